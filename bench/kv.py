@@ -1,11 +1,10 @@
-"""KV through the router: what a put costs beside a bare dict put, and what a key costs in memory.
+"""KV through the router: the cost of a put relative to a bare dict put, and the memory of a key.
 
 One JSON line per case. A ratio compares two loops over the same chunk, one right after the other
-in the same process, summed over all chunks: so a slow or busy machine slows both. The median of
-the chunks' ratios tells how much of it was somebody else's work in between. The dict gets
-keys and values that are decoded already; the router gets entries as the log decodes them, and
-hashes, accounts and keeps versions while it is at it. State hash and accounting are not optional,
-so there is nothing to switch on. ``goal`` says what a ratio should stay below.
+in the same process, summed over all chunks, so a slow or busy machine slows both. The median of the
+chunks' ratios shows how much other work disturbed the sum. The dict gets decoded keys and values;
+the router gets entries as the log decodes them, and also hashes, accounts and keeps versions. State
+hash and accounting are always on. ``goal`` is the ratio to stay below.
 
     .venv/bin/python bench/kv.py [--keys N] [--seed N]
 """
@@ -146,7 +145,7 @@ def run_drafts(
 
 
 def run_unusual(state: Projections, keys: list[bytes]) -> None:
-    """Report what is more than a plain put beside the plain put: new keys, then written over."""
+    """Report puts with options relative to a plain put: new keys, then overwritten ones."""
     grant = encode_command(LeaseGrant(10**12), NAMESPACE)
     leases: list[int] = []
     for _ in range(len(keys) // LEASE_KEYS_MAX + 1):
@@ -221,7 +220,7 @@ def run_snapshot(state: Projections, keys: int) -> None:
 
 
 def run_memory(keys: int, seed: int) -> None:
-    """Fill a fresh process with keys and compare its growth with the accounts."""
+    """Fill a fresh process with keys; compare its growth with the accounted memory."""
     code = (
         "import random, sys; sys.path.insert(0, '.');"
         "from bench.kv import fill_and_report;"

@@ -1,10 +1,10 @@
-"""Rows written exactly once beside plain appends and puts: a line of JSON for each, in turns.
+"""Rows written exactly once, compared with plain appends and puts in turns: a line of JSON each.
 
     python bench/load.py [--rows N] [--turns N]
 
-One server in a process of its own, one client, values of 100 bytes, medians of the turns with the
-CPU time of client and server by row. ``append_many`` and ``put_many`` are what a program calls that
-need not be exact over its own restarts.
+One server in its own process, one client, values of 100 bytes; medians of the turns, with the CPU
+time of client and server for each row. ``append_many`` and ``put_many`` are for programs that may
+write twice when they restart.
 """
 
 import argparse

@@ -39,7 +39,7 @@ def report(case: str, **fields: object) -> None:
 
 
 def best_seconds(rounds: int, *steps: Callable[[], None]) -> list[float]:
-    """Run the steps in turns, so that noise meets them alike; return each one's best time."""
+    """Run the steps in turns, so that noise affects all alike; return each one's best time."""
     best = [float("inf")] * len(steps)
     for _ in range(rounds):
         for number, step in enumerate(steps):
@@ -67,10 +67,10 @@ def make_shard(directory: Path, name: str, config: LogConfig) -> tuple[Log, Shar
 
 
 def bench_append(directory: Path) -> None:
-    """Groups through the log against the least that any writer of these bytes must do.
+    """Compare groups through the log with the least that any writer of these bytes must do.
 
-    Neither side syncs while it is timed: the log syncs between the rounds, which are small enough
-    that it does not have to in between.
+    Neither side syncs while it is timed: the log syncs between rounds, which are too small to
+    require a sync of their own.
     """
     groups = 300
     rng = Random(1)

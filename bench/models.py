@@ -2,8 +2,8 @@
 
     python bench/models.py
 
-Runs bench/models_queue.py, models_stream.py and models_ts.py, one after the other, each in a
-process of its own: memory is measured by what a process grows.
+Runs bench/models_queue.py, models_stream.py and models_ts.py one after the other, each in its own
+process, because memory is measured as the growth of a process.
 """
 
 import subprocess

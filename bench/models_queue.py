@@ -62,7 +62,7 @@ class NoNotes:
 
 
 def time_of(index: int) -> int:
-    """Return the time of an entry: those of a group have one."""
+    """Return the time of an entry; all entries of a group have the same."""
     return NOW + index // GROUP * GROUP
 
 
@@ -213,7 +213,7 @@ def message_of(option: str, number: int) -> Enqueue:
 
 
 def run_options() -> None:
-    """Messages with one option each beside plain ones: the best of some rounds, and the ratio."""
+    """Report messages with one option each relative to plain ones: best of several rounds."""
     best: dict[tuple[str, str], float] = {}
     for _ in range(ROUNDS):
         for option in OPTIONS:
@@ -240,7 +240,7 @@ def run_option(option: str, size: int) -> dict[str, float]:
         index = state.router.applied_index + 1
         state.router.apply(Entry(draft.entry_type, 0, 1, index, now_ns, 0, draft.payload))
     leased = 0
-    for _ in range(count // GROUP):  # a group has one message on its way
+    for _ in range(count // GROUP):  # each message group delivers one message at a time
         asked = entries_of(state, [Lease(QUEUE, size, 10**12)] * (GROUP // size))
         values: list[bytes | None] = []
         lease_s = timed(partial(lease_all, state, asked, values))
@@ -334,7 +334,7 @@ def fill_and_report(shape: str, count: int) -> None:
         max_deliveries=int(is_dead), dead_queue=2 if is_dead else 0, dedup_max=1_000_000
     )
     send(state, QueueConfigure(QUEUE, config))
-    fill(state, "plain", 2_000)  # what the first message costs is not what a message costs
+    fill(state, "plain", 2_000)  # the first messages take memory that later ones do not
     before, accounted_before = resident_size(), sum(state.queue.memory().values())
     fill(state, shape, count)
     grown = resident_size() - before

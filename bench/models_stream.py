@@ -61,7 +61,7 @@ def report(case: str, **figures: float | int | str) -> None:
 
 
 def best_seconds(rounds: int, *steps: Callable[[], object]) -> list[float]:
-    """Run the steps in turns, so that noise meets them alike; return each one's best time."""
+    """Run the steps in turns, so that noise affects all alike; return each one's best time."""
     best = [float("inf")] * len(steps)
     for _ in range(rounds):
         for number, step in enumerate(steps):
@@ -246,7 +246,7 @@ def resident_size() -> int:
 
 
 def fill_and_report(records: int) -> None:
-    """Append and see what stays. An arena of the allocator is 1 MiB: less than that is noise."""
+    """Append, and report the growth. Arenas of the allocator have 1 MiB: less is noise."""
     runner = Runner(CountingNotes())
     runner.one(Create("s"))
     value = bytes(VALUE_SIZE)
@@ -255,7 +255,7 @@ def fill_and_report(records: int) -> None:
         for _ in range(count // MEMORY_CHUNK):
             runner.run([Append("s", value) for _ in range(MEMORY_CHUNK)])
 
-    fill(20_000)  # the entries themselves take memory while they wait; let it be there
+    fill(20_000)  # warm up: entries take memory before they are applied, which stays allocated
     before, objects_before = resident_size(), sys.getallocatedblocks()
     fill(records)
     report(

@@ -1,4 +1,4 @@
-"""Time series: what points cost to write, to keep, to compress and to ask about.
+"""Time series: what points cost to write, to keep, to compress and to query.
 
 One JSON line per case. Writes go through ``router.apply`` as the log hands entries over (plain, and
 with their payload compressed, as it is in a log); beside each stands a bare loop in the same run
@@ -68,7 +68,7 @@ class Shard:
         self.series = TimeSeries(position, kv)
         table: dict[int, Projection] = {OWNER_KV: kv, OWNER_TIMESERIES: self.series}
         self.router = ProjectionRouter(
-            table, NoNotes(), system=System(table), judge=kv, position=position
+            table, NoNotes(), system=System(table), checker=kv, position=position
         )
         self.log: dict[int, bytes] = {}
         self.engine = QueryEngine(self.series, self.log.__getitem__)

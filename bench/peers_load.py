@@ -1,10 +1,9 @@
-"""What all loads of bench/peers.py share: callers that repeat a step, and commands by lines.
+"""What all loads of bench/peers.py share: callers that repeat a step, and commands on stdin.
 
-All systems are measured by the same loop, which has nothing but the standard library: the clients
-of others are in an environment of their own. A load is started with what it needs to know as JSON
-in its first argument, connects, says so by a line, and then measures whatever it is asked for by a
-line of JSON until its input ends. Nothing goes on between two commands: what a row has opened is
-closed before the answer.
+All systems are measured by the same loop, which needs only the standard library, because the other
+systems' clients have their own environment. A load gets its settings as JSON in its first argument,
+connects, prints a line, and then runs each measurement that a line of JSON on its input asks for,
+until the input ends. It is idle between commands: what a row opens is closed before the answer.
 """
 
 import asyncio
@@ -21,10 +20,10 @@ from typing import Any
 VALUE = bytes(100)
 KEYS = 20_000
 BATCH = 128
-# Consumers take so many at a time, and are sent so many before they have settled some.
+# How many messages a consumer leases at a time, and how many it may have unsettled.
 LEASED = 256
 CREDIT = 1024
-# After so much was put in that it is still at work.
+# How long to wait after filling, while the system is still at work.
 SETTLE_S = 1.0
 
 Step = Callable[[int], Awaitable[int]]
@@ -32,7 +31,7 @@ Step = Callable[[int], Awaitable[int]]
 
 @dataclass(frozen=True)
 class Ask:
-    """A command: a row, so many callers, and for how long before it counts and while it does."""
+    """A command: a row, the number of callers, and the seconds of warm-up and measurement."""
 
     row: str
     callers: int
@@ -40,16 +39,16 @@ class Ask:
     warm_up_s: float
 
     def stock(self, per_s: int) -> int:
-        """How many messages have to be there, where nobody takes more than that of them."""
+        """Return how many messages must be stored before, at this highest rate of consumption."""
         return int(per_s * (self.seconds + self.warm_up_s)) + CREDIT
 
 
-# Makes ready, outside of the time that counts, gives the step, and ends what it began.
+# Prepares a row outside the measured time, yields the step, and cleans up.
 Row = Callable[[Ask], AbstractAsyncContextManager[Step]]
 
 
 async def measure(step: Step, callers: int, seconds: float) -> dict[str, Any]:
-    """Let callers repeat a step, each at least once; calls under way in the end are waited for."""
+    """Run callers that repeat a step, each at least once; wait for calls in flight at the end."""
     now_s = time.perf_counter
     durations_s = array("d")
     done = 0
@@ -72,7 +71,7 @@ async def measure(step: Step, callers: int, seconds: float) -> dict[str, Any]:
     async with asyncio.TaskGroup() as group:
         for caller in range(callers):
             group.create_task(call(caller))
-    # Not until now: until all are told that the last one has ended, a client may do some more.
+    # The time of the last answer, not of now: a client may do more before all callers are notified.
     took_s = last_s - begun_s
     ordered = sorted(durations_s)
     return {
@@ -84,7 +83,7 @@ async def measure(step: Step, callers: int, seconds: float) -> dict[str, Any]:
 
 
 async def fill(step: Step, callers: int, count: int) -> None:
-    """Do a step of one operation so many times, and wait until that is digested."""
+    """Run a step of one operation ``count`` times, and wait until the system has settled."""
     turns = iter(range(count))
 
     async def call(caller: int) -> None:
@@ -98,8 +97,8 @@ async def fill(step: Step, callers: int, count: int) -> None:
 
 
 async def serve(rows: Mapping[str, Row]) -> None:
-    """Measure what is asked for, until nobody asks any more."""
-    # As programs do that care for rates: what is loaded by now stays, and is not looked at again.
+    """Run the measurements that commands ask for, until the input ends."""
+    # As programs with high rates do: exempt everything loaded so far from garbage collection.
     gc.collect()
     gc.freeze()
     _say({"ready": True})

@@ -1,7 +1,7 @@
-"""Load on the echo: a bare gRPC server that gives the bytes of the same batches back.
+"""Load on the echo: a bare gRPC server that returns the bytes of the same batches.
 
-What gRPC for Python alone can do, client and server: nothing is decoded, kept or synced. Callers
-have a stream each, and one message on its way.
+It shows what gRPC for Python can do by itself, client and server: nothing is decoded, kept or
+synced. Each caller has a stream with one message in flight.
 """
 
 import json

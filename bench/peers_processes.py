@@ -1,9 +1,8 @@
-"""Processes of other systems and the loads on them: started, asked with a deadline, ended.
+"""Starts and stops processes of other systems and the loads on them; requests have deadlines.
 
-Whatever happens, none outlives its ``with`` block: each is the first of a session of its own, so
-that what it starts itself ends with it, and Ctrl-C reaches this program alone, which then ends
-them in order. Whoever does not answer in time, or ends by itself, is a ``PeerFailed`` with the end
-of what it has logged.
+No process outlives its ``with`` block. Each leads its own session, so its child processes end with
+it, and Ctrl-C reaches only this program, which then stops the others in order. A process that does
+not answer in time, or exits by itself, raises ``PeerFailed`` with the end of its log.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
-"""What bench/peers.py compares: a case of ours with what comes closest to it elsewhere, and a goal.
+"""The rows of bench/peers.py: a case of ours, the closest case of another system, and a goal.
 
-Goals are ratios, since rates mean nothing on a machine that others use as well: how many times the
-peer's rate is wanted, or for a time of one call the peer's divided by ours. So more is better in
-every row, and a row has reached its goal if the median of its turns' ratios has.
+Goals are ratios, since rates mean nothing on a machine with other work: our rate divided by the
+peer's, or, for the time of one call, the peer's divided by ours. So more is better in every row,
+and a row reaches its goal if the median of its turns' ratios does.
 """
 
 from collections.abc import Sequence

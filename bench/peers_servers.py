@@ -1,9 +1,9 @@
-"""Three nodes each of etcd, NATS and RabbitMQ, as safe as they can be: synced before it counts;
-and one bare gRPC server. Of etcd there may be more or fewer.
+"""Runs three nodes each of etcd, NATS and RabbitMQ, and one bare gRPC server.
 
-etcd and RabbitMQ (quorum queues) sync as they ship; JetStream has to be told. Everything is on
-loopback, in a directory that is removed in the end, and RabbitMQ has a port mapper (epmd) of its
-own, so that it meets no other Erlang of the machine.
+All sync a write before they acknowledge it: etcd and RabbitMQ (quorum queues) by default, JetStream
+by a setting. The number of etcd nodes can be changed. Everything runs on loopback, in a directory
+that is removed at the end. RabbitMQ has its own port mapper (epmd), so that it does not meet other
+Erlang processes of the machine.
 """
 
 import sys

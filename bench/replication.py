@@ -129,7 +129,7 @@ def make_drafts() -> list[tuple[int, bytes, int]]:
 
 
 async def run_tasks(driver: Any, proposers: int, seconds: float) -> list[float]:
-    """Let many tasks propose one entry at a time."""
+    """Run many tasks that each propose one entry at a time."""
     drafts = make_drafts()
     latencies_s: list[float] = []
     now_s = time.monotonic
@@ -148,7 +148,7 @@ async def run_tasks(driver: Any, proposers: int, seconds: float) -> list[float]:
 
 
 async def run_saturating(driver: Any, in_flight: int, requests: int, seconds: float) -> list[float]:
-    """Let one proposer keep so many entries in flight, spread over some requests."""
+    """Run one proposer that keeps ``in_flight`` entries in flight, spread over some requests."""
     drafts = make_drafts()
     size = in_flight // requests
     parts = [drafts[at : at + size] for at in range(0, KEYS, size)]
@@ -290,7 +290,7 @@ class Cluster:
         self.leader = leading[0]
 
     def measure(self, op: str, **fields: Any) -> dict[str, Any]:
-        """Let the leader do something; what all processes spent on it is counted."""
+        """Run a command on the leader; count the CPU time of all processes."""
         before_s = self._cpu_s()
         measured = self.leader.ask(op, **fields)
         spent_s = self._cpu_s() - before_s

@@ -74,7 +74,7 @@ def measure(name: str, *, is_in_session: bool) -> None:
 
 
 async def measure_batch() -> None:
-    """Carry out a batch of puts up to the log, and from its results on."""
+    """Measure a batch of puts in the service layer, before and after the log."""
     results = [Applied(1, None, (APPLIED,))]  # one entry for all puts
 
     async def write(shard: int, *_: Any) -> Written:

@@ -1,9 +1,9 @@
-"""What chunks of a snapshot cost the heartbeats of the same pair, a line of JSON for each case.
+"""How chunks of a snapshot delay the heartbeats between two nodes, a line of JSON for each case.
 
-Two real transports on loopback in one process. Chunks keep their window full, as a newcomer's
-fetches do, while a heartbeat is sent every few milliseconds; told is how long heartbeats were on
-their way. In the first case there are no chunks, in the second they have the stream of their own
-that the transport gives them, in the third they are put on that of the heartbeats.
+Two real transports on loopback in one process. Chunks keep their window full, as when a new member
+fetches a snapshot, while a heartbeat is sent every few milliseconds; the delay of heartbeats is
+reported. Case 1 has no chunks. In case 2 chunks have their own stream, as the transport provides.
+In case 3 they share the stream of the heartbeats.
 """
 
 import asyncio

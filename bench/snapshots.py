@@ -80,7 +80,7 @@ def rss_bytes() -> int:
 
 
 def filled(count: int) -> Projections:
-    """Return projections with so many keys."""
+    """Return projections with ``count`` keys."""
     state = build_projections(ApplyNotes())
     index = 1
     for group in drafts(count):
@@ -91,7 +91,7 @@ def filled(count: int) -> Projections:
 
 
 def write_raw(path: Path, content: bytes) -> None:
-    """Write the bytes as plainly as can be, and make them durable."""
+    """Write the bytes with plain writes, and make them durable."""
     data = memoryview(content)
     descriptor = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
     for at in range(0, len(data), RAW_WRITE_SIZE):

@@ -1,9 +1,11 @@
-"""Tables of Spark beside Parquet, beside ready batches and beside loops, one JSON line per result.
+"""Spark tables compared with Parquet, with ready Arrow batches and with loops: JSON lines.
 
-``python bench/spark.py [--rows N] [--only CASE,…] [--views VIEW,…]``. Contenders run in turns,
-and a result is the median of five ratios within one run; CPU of Java and of Python stands beside.
-``speed`` is how many times as fast the first is as the other, and ``goal`` the least that it should
-be. Cases: tables, headers, loops, snapshot, series, export, scaling, appends, memory, planning.
+``python bench/spark.py [--rows N] [--only CASE,…] [--views VIEW,…]``. Contenders run in turns, and
+a result is the median of five ratios within one run, with the CPU time of Java and Python.
+``speed`` is how many times as fast as the other contender the first one is; ``goal`` is the least
+that it should be.
+
+Cases: tables, headers, loops, snapshot, series, export, scaling, appends, memory, planning.
 """
 
 import argparse
@@ -355,7 +357,7 @@ def bench_appends(bench: Bench) -> None:
 
 
 def bench_memory(bench: Bench) -> None:
-    """Report how much more than at its start a process needs that reads all columns."""
+    """Report how much the memory of a process grows when it reads all columns."""
     for view in bench.views:
         table = bench.table(view)
         splits = table.splits()

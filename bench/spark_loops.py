@@ -23,7 +23,7 @@ from onelog.projections.stream import commands as stream_commands
 from onelog.projections.timeseries import commands as ts_commands
 from onelog.projections.timeseries.names import parse_series
 from onelog.projections.timeseries.point_batch import WriteBatch
-from onelog.projections.timeseries.types import TYPE_NAMES, value_of
+from onelog.projections.timeseries.types import TYPE_NAMES, bits_to_value
 from onelog.snapshot.format import SnapshotHeader
 from onelog.snapshot.notes import CoveredNotes
 from onelog.snapshot.state import write_state
@@ -94,7 +94,7 @@ def _points(
         facts = (namespace, name.measurement, series.decode(), dict(name.tags), field)
         times, bits = batch.point_times[start:end].tolist(), batch.bits[start:end].tolist()
         for time_ns, value in zip(times, bits, strict=True):
-            found = value_of(kind, value)
+            found = bits_to_value(kind, value)
             yield (*head, *facts, _moment(time_ns), time_ns, TYPE_NAMES[kind], float(found))
 
 

@@ -1,8 +1,8 @@
 """The CPU time that a node spends on a record, through gRPC: a line of JSON for each way.
 
-A server in a process of its own, a client made of the protos alone; what is told is the server's
-CPU time (user and system, all threads) by record, everything synced. Keys of 16, values of 100
-bytes, 1,000 records in a message.
+A server in its own process, and a client made from the protos alone. Reported is the server's CPU
+time (user and system, all threads) for each record, everything synced. Keys have 16 bytes, values
+100, and messages 1,000 records.
 """
 
 import json

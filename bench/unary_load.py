@@ -167,7 +167,7 @@ class Summary:
         return self.succeeded < self.done or self.of_3xx + self.of_4xx + self.of_5xx > 0
 
 
-def summary_of(text: str) -> Summary:
+def parse_summary(text: str) -> Summary:
     """Read h2load's report."""
     found = _SUMMARY.search(text)
     if found is None:
@@ -203,7 +203,7 @@ def load(
     if done.returncode:
         raise PeerFailed(f"h2load failed: {done.stdout}{done.stderr}")
     with log.open() as lines:
-        return summary_of(done.stdout), sorted(int(line.split("\t")[2]) for line in lines)
+        return parse_summary(done.stdout), sorted(int(line.split("\t")[2]) for line in lines)
 
 
 def measure(

@@ -1,9 +1,8 @@
-"""Which way one operation takes through the code: calls, functions, files, in lines of JSON.
+"""The path of one operation through the code: calls, functions and files, in lines of JSON.
 
-A node and a client in one process, over a real socket. Every Python call into a file of this
-project is counted, in all threads, from the moment when the operation is called until its result
-is there. A heartbeat that falls in between adds its own calls, so the shortest of ``REPEATS``
-walks is shown.
+A node and a client run in one process, over a real socket. Every Python call into a file of this
+project is counted, in all threads, from the call of the operation to its result. A heartbeat in
+between adds its own calls, so the shortest of ``REPEATS`` walks is shown.
 
 ``python bench/walk.py --files`` lists the files in the order in which they are entered.
 """

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-# A chunk is alone in its frame, and fits one with what stands around it.
+# A chunk is alone in its frame; the rest of the frame is its overhead.
 CHUNK_SIZE_MAX = 224 << 10
 
 
@@ -10,14 +10,14 @@ CHUNK_SIZE_MAX = 224 << 10
 class RaftConfig:
     """How a member behaves. The same on all members, or elections get unfair."""
 
-    # How often a leader speaks at least. Ticks come at most a third of this apart.
+    # The longest time between two messages of a leader. Ticks are at most a third of this apart.
     heartbeat_s: float = 0.1
     # A follower that hears nothing for a random time in this range asks for votes. The lower end
     # must leave room for a few lost heartbeats, or a busy machine deposes its leaders. It is also
-    # how long a member stands by a leader that it heard (cluster/raft/peers.py).
+    # how long a member votes for nobody else after it heard a leader (cluster/raft/peers.py).
     election_s_min: float = 0.4
     election_s_max: float = 0.8
-    # A leader that hears from no majority for so long steps down: it may have been replaced.
+    # A leader that hears from no majority for this long steps down: it may have been replaced.
     leader_silence_s_max: float = 1.0
     # One message; heartbeats wait behind it.
     frame_bytes_max: int = 256 << 10
@@ -30,11 +30,11 @@ class RaftConfig:
 
     @property
     def promise_ms(self) -> int:
-        """For how long a member stands by a leader that it heard, as it tells that leader."""
+        """How long a member votes for nobody else after it heard a leader, as promised in acks."""
         return int(self.election_s_min * 1000)
 
     def __post_init__(self) -> None:
-        """Refuse what could not work."""
+        """Refuse settings that cannot work."""
         if not 0 < 3 * self.heartbeat_s <= self.election_s_min < self.election_s_max:
             raise ValueError("three heartbeats must fit into the shortest election timeout")
         if self.frame_bytes_max > self.window_bytes_max:
@@ -43,27 +43,27 @@ class RaftConfig:
 
 @dataclass(frozen=True, slots=True)
 class ShippingConfig:
-    """How snapshots and ranges of the log go from one replica to another."""
+    """How snapshots and ranges of the log are sent from one replica to another."""
 
     # One answer. A heartbeat of the same stream waits behind it at most.
     chunk_bytes: int = 128 << 10
-    # Chunks that were asked for and are not written yet: what a slow receiver makes wait.
+    # Chunks that were requested and are not written yet.
     window_chunks: int = 16
     # A chunk that did not come is asked for again.
     retry_s: float = 1.0
-    # Without progress for so long, a transfer is given up and the log may be trimmed again.
+    # Without progress for this long, a transfer is given up and the log may be trimmed again.
     give_up_s: float = 20.0
     # After a failure, before the next attempt.
     pause_s: float = 1.0
-    # Fetches that wait to be served; more are dropped, and asked again.
+    # Fetches that wait to be served; more are dropped, and the peer retries.
     fetches_max: int = 256
-    # Sealed segments are read in the background, so much of them in a second, to find damage.
+    # The rate at which sealed segments are read in the background, to find damage.
     scrub_bytes_per_s: int = 4 << 20
-    # Between one look through all sealed segments and the next.
+    # The pause between two passes over all sealed segments.
     scrub_pause_s: float = 600.0
 
     def __post_init__(self) -> None:
-        """Refuse what could not work."""
+        """Refuse settings that cannot work."""
         if not 1 <= self.chunk_bytes <= CHUNK_SIZE_MAX:
             raise ValueError(f"a chunk has at most {CHUNK_SIZE_MAX} bytes")
         if min(self.window_chunks, self.fetches_max, self.scrub_bytes_per_s) < 1:

@@ -13,7 +13,7 @@
     ├── StaleBoundExceeded the state here may be older than the read allows: ask another replica
     ├── MembershipRefused  not now, or not this change; nothing was proposed
     ├── TransferFailed     the leadership stayed where it was
-    ├── ReplicaStopped     this replica met something that it must not go on from
+    ├── ReplicaStopped     this replica met an error after which it must not continue
     ├── StateDiverged      a majority has another state at the same index: this replica is wrong
     └── Diverged           two replicas hold different bytes at the same place: stop and alarm
 """
@@ -29,7 +29,7 @@ class ClusterError(Exception):
 
 
 class NotLeader(ClusterError):
-    """This replica does not lead its group; ``leader`` does, if anybody is known to."""
+    """This replica does not lead its group; ``leader`` does, if known."""
 
     reason = "NOT_LEADER"
 
@@ -78,7 +78,7 @@ class ResultNeeded(ClusterError):
 
 
 class StaleBoundExceeded(ClusterError):
-    """This replica does not know that its state is as young as the read demands."""
+    """This replica cannot show that its state is as recent as the read demands."""
 
     reason = "STALE_BOUND_EXCEEDED"
 
@@ -95,7 +95,7 @@ class MembershipRefused(ClusterError):
 
 
 class TransferFailed(ClusterError):
-    """The leadership was not handed over; this replica goes on leading if it still does."""
+    """The leadership was not handed over; this replica stays leader if it still is."""
 
     reason = "TRANSFER_FAILED"
 
@@ -118,7 +118,7 @@ class Diverged(ClusterError):
 
 
 class StateDiverged(ClusterError):
-    """A majority of the voters came to another state by the same entries: this one is wrong."""
+    """A majority of the voters computed another state from the same entries: this one is wrong."""
 
     reason = "STATE_DIVERGED"
 

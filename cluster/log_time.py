@@ -1,20 +1,20 @@
-"""Log time: the clock that leases, delays and expiries live by.
+"""Log time: the clock that leases, delays and expiries follow.
 
 A leader stamps each group with it. Invariants:
 
-* It never runs backwards along the log, whoever leads and whatever the wall clocks say.
-* While somebody leads, it runs by that member's monotonic clock, at most 10 % faster or slower to
+* It never runs backwards along the log, whichever member leads and whatever the wall clocks say.
+* While a member leads, it runs by that member's monotonic clock, at most 10 % faster or slower to
   come closer to the wall clock. A wall clock that jumps is not followed but reported: following it
   would freeze every lease of the cluster, or let all of them expire at once.
 * The same goes for a new leader whose wall clock is seconds away from where the last one's log
-  time must be by now: it goes on from there. Every append says what time it is, so that this is
-  known also where nothing has been written for long.
+  time must be by now: it continues from there. Every append carries the log time, so that members
+  know it even if nothing has been written for long.
 """
 
 from collections.abc import Callable
 
 SLEW = 0.1  # at most this much faster or slower than real time
-ALARM_NS = 2_000_000_000  # so far off, the wall clock is wrong, or we are: somebody should look
+ALARM_NS = 2_000_000_000  # at this distance, the wall clock or log time is wrong: raise an alarm
 
 
 class LogTime:
@@ -34,7 +34,7 @@ class LogTime:
         self.offset_ns = 0  # wall clock minus log time, at the last reading
 
     def heard(self, log_time_ns: int) -> None:
-        """Note what time it is for another leader; what was long on its way says nothing new."""
+        """Note the log time of another leader; a delayed message is ignored."""
         if log_time_ns > self._now_ns:
             self._at_ns, self._now_ns = self._monotonic_ns(), log_time_ns
 
@@ -66,7 +66,7 @@ class LogTime:
         return self._now_ns
 
     def estimate_ns(self) -> int:
-        """Return about what time it is for whoever leads; 0 if that was never heard."""
+        """Return an estimate of the leader's log time; 0 if it was never heard."""
         return self._now_ns and self._now_ns + max(self._monotonic_ns() - self._at_ns, 0)
 
     @property

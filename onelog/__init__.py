@@ -1,4 +1,4 @@
-"""What applications import, and the ``onelog`` command.
+"""The public API of onelog: the clients, their values and errors; also the ``onelog`` command.
 
 ::
 
@@ -7,10 +7,23 @@
     with Client("127.0.0.1:7400") as client:
         client.kv.put("greeting", "hello")
 
-The names below are loaded when they are first used: ``import onelog`` alone costs nothing.
+Applications import the names in ``__all__`` from here. Each is loaded on first use, so ``import
+onelog`` alone costs nothing.
+
+* ``client`` is the client: ``AsyncClient``, and ``Client`` generated from it (``client/sync``)
+* ``cli`` is the ``onelog`` command
+* ``errors`` are the exceptions of the API; ``status`` reads them from a failed call
+* ``channel``, ``spread`` and ``wire`` are our gRPC over HTTP/2
+* ``packed`` and ``traceparent`` are encodings that client and server share
+* ``v1`` is generated from the protos
+
+The client imports nothing of the server. The server imports the shared modules, never ``client`` or
+``cli``. To read the client begin with ``client/client.py``, to read the command with
+``cli/main.py``.
 
 ``onelog.node``, ``cluster``, ``snapshot``, ``projections``, ``ual`` and ``spark`` are links to the
-folders of these names beside this one; nobody imports them by their bare names.
+folders of these names beside this one. Always import them as ``onelog.node`` and so on, never by
+their bare names: a module would be loaded twice.
 """
 
 from importlib import import_module

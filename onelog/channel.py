@@ -9,7 +9,7 @@ Invariants:
 
 * A call is in ``Channel._waiting`` until it is sent, and there is nothing of it anywhere after its
   end. It ends exactly once: by its status, its deadline, its caller, or with the connection.
-* ``RpcError.is_unprocessed`` is set only if the server has not looked at the call: it was never
+* ``RpcError.is_unprocessed`` is set only if the server has not processed the call: it was never
   sent, or the server says so. Without it, what was asked for may have been done.
 * No call has a task of its own. What is sent in one iteration of the loop is one write.
 
@@ -368,7 +368,7 @@ class Channel:
             return await call.future
         except CancelledError:
             # A task that is cancelled before it has waited for the future leaves it open, and its
-            # error would be logged as one that nobody has looked at.
+            # error would be logged as one that was never retrieved.
             call.future.cancel()
             call.cancel()
             raise
@@ -694,7 +694,7 @@ class _Link(asyncio.Protocol):
 
 
 def _is_answer(event: Event) -> bool:
-    """Tell whether a server that says this has looked at a call."""
+    """Return whether a server that answers this has processed the call."""
     if type(event) is CallEnded:
         return not event.status.is_unprocessed
     return type(event) is MessageReceived

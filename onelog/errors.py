@@ -1,32 +1,32 @@
-"""What a database can answer instead of a result: the exceptions of the API.
+"""The exceptions of the API: the errors that a call can fail with.
 
 ::
 
     OnelogError
-    ├── InvalidArgument      the call is wrong: it will be wrong again
+    ├── InvalidArgument      the call is wrong; a retry fails the same way
     │   └── TooLarge         a key, value, batch or answer is above its limit
-    ├── NotFound             what the call names does not exist
-    ├── AlreadyExists        what the call creates is there
-    ├── ConditionFailed      a version, a condition or a generation is not as expected: read again
-    ├── FailedPrecondition   not in this state of things
+    ├── NotFound             the key, queue, stream, … does not exist
+    ├── AlreadyExists        what the call should create exists already
+    ├── ConditionFailed      a version, condition or generation is not as expected: read it again
+    ├── FailedPrecondition   the call does not fit the current state
     │   ├── NotLeader        another node leads the shard: ``leader`` is its endpoint
-    │   ├── LeaseLost        the lease is over: whatever it protected belongs to others
-    │   └── SessionExpired   the session is over: what was sent in it may have taken effect
-    ├── OutOfRange           an index is before what is kept, or after what there is
-    ├── ResourceExhausted    a limit is reached; with ``retry_after_s`` it passes by itself
-    ├── Unavailable          nothing was done; try again after ``retry_after_s``
-    ├── DeadlineExceeded     no answer in time; nothing was done if the reason is EXPIRED
-    │   └── OutcomeUnknown   it may or may not take effect: a retry in a session is exact
+    │   ├── LeaseLost        the lease has ended: what it protected may belong to others
+    │   └── SessionExpired   the session has ended: earlier writes in it may have taken effect
+    ├── OutOfRange           an index is older than what is kept, or beyond the end
+    ├── ResourceExhausted    a limit is reached; if ``retry_after_s`` is set, a retry may succeed
+    ├── Unavailable          nothing was done; retry after ``retry_after_s``
+    ├── DeadlineExceeded     no answer in time; with the reason EXPIRED nothing was done
+    │   └── OutcomeUnknown   it may or may not take effect; a retry in the same session is exact
     ├── PermissionDenied, Unauthenticated
     ├── Cancelled, Unimplemented
-    ├── DataLoss             stored bytes are damaged: somebody has to look
-    └── Internal             a mistake of the server; the message has a number to look for
+    ├── DataLoss             stored bytes are damaged: an operator has to act
+    └── Internal             a bug in the server; the message has a number to find it in its logs
 
-``reason`` is stable and for programs (``CONDITION_FAILED``), the message is for people and may
-change, ``metadata`` holds what the reason speaks of. A reason that this version does not know still
-has the right class, which follows from the status code.
+``reason`` is stable and for programs (``CONDITION_FAILED``). The message is for people and may
+change. ``metadata`` has the details of the reason. A reason that this version does not know still
+gets the right class, which follows from the status code.
 
-This module knows nothing of gRPC but its code numbers; ``onelog.status`` reads them off a call.
+This module knows only gRPC's code numbers; ``onelog.status`` makes these errors from failed calls.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,9 +34,9 @@ from typing import ClassVar
 
 
 class OnelogError(Exception):
-    """Base of every error that the API answers with."""
+    """Base class of all errors of the API; has ``reason``, ``message``, ``metadata``."""
 
-    # A google.rpc.Code, and the reason where an error says none.
+    # The google.rpc.Code, and the reason of an error that gives none.
     code: ClassVar[int] = 2
     default_reason: ClassVar[str] = "UNKNOWN"
 
@@ -59,99 +59,99 @@ class OnelogError(Exception):
 
 
 class InvalidArgument(OnelogError):
-    """The call is wrong: it will be wrong again."""
+    """The call is wrong; a retry fails the same way."""
 
     code = 3
     default_reason = "INVALID_ARGUMENT"
 
 
 class TooLarge(InvalidArgument):
-    """Something is above its limit."""
+    """A key, value, batch or answer is above its limit."""
 
     default_reason = "TOO_LARGE"
 
 
 class NotFound(OnelogError):
-    """What the call names does not exist."""
+    """The key, queue, stream or other thing that the call names does not exist."""
 
     code = 5
     default_reason = "NOT_FOUND"
 
 
 class AlreadyExists(OnelogError):
-    """What the call creates is there."""
+    """What the call should create exists already."""
 
     code = 6
     default_reason = "ALREADY_EXISTS"
 
 
 class ConditionFailed(OnelogError):
-    """Something is not as the call expects: read again, decide again."""
+    """A version or condition is not as the call expects: read again, then decide again."""
 
     code = 10
     default_reason = "CONDITION_FAILED"
 
 
 class FailedPrecondition(OnelogError):
-    """Not in this state of things."""
+    """The call does not fit the current state; change that before you retry."""
 
     code = 9
     default_reason = "FAILED_PRECONDITION"
 
 
 class NotLeader(FailedPrecondition):
-    """Another node leads the shard."""
+    """Another node leads the shard; ``leader`` is its endpoint."""
 
     default_reason = "NOT_LEADER"
 
     @property
     def leader(self) -> str:
-        """The leader's endpoint; empty while it is not known."""
+        """The leader's endpoint; empty if it is not known."""
         return self.metadata.get("leader", "")
 
 
 class LeaseLost(FailedPrecondition):
-    """The lease is over."""
+    """The lease has ended: what it protected may belong to others."""
 
     default_reason = "LEASE_LOST"
 
 
 class SessionExpired(FailedPrecondition):
-    """The session is over; this call did nothing, earlier ones of it may have."""
+    """The session has ended. This call did nothing; earlier ones may have taken effect."""
 
     default_reason = "SESSION_EXPIRED"
 
 
 class OutOfRange(OnelogError):
-    """An index is before what is kept, or after what there is."""
+    """An index is older than what is kept, or beyond the end."""
 
     code = 11
     default_reason = "OUT_OF_RANGE"
 
 
 class ResourceExhausted(OnelogError):
-    """A limit is reached."""
+    """A limit is reached; if ``retry_after_s`` is set, a retry may succeed."""
 
     code = 8
     default_reason = "RESOURCE_EXHAUSTED"
 
 
 class Unavailable(OnelogError):
-    """Nothing was done; try again, here or elsewhere."""
+    """Nothing was done; retry, at this node or another one."""
 
     code = 14
     default_reason = "UNAVAILABLE"
 
 
 class DeadlineExceeded(OnelogError):
-    """No answer in time."""
+    """No answer in time; with the reason EXPIRED nothing was done."""
 
     code = 4
     default_reason = "DEADLINE_EXCEEDED"
 
 
 class OutcomeUnknown(DeadlineExceeded):
-    """It may or may not take effect; the same request again, in the same session, tells."""
+    """It may or may not take effect. To find out, repeat the request in the same session."""
 
     default_reason = "OUTCOME_UNKNOWN"
 
@@ -164,14 +164,14 @@ class PermissionDenied(OnelogError):
 
 
 class Unauthenticated(OnelogError):
-    """The caller did not say who it is, or nobody believes it."""
+    """The caller sent no credentials, or wrong ones."""
 
     code = 16
     default_reason = "UNAUTHENTICATED"
 
 
 class Cancelled(OnelogError):
-    """The caller gave up."""
+    """The caller cancelled the call."""
 
     code = 1
     default_reason = "CANCELLED"
@@ -192,7 +192,7 @@ class DataLoss(OnelogError):
 
 
 class Internal(OnelogError):
-    """A mistake of the server."""
+    """A bug in the server; the message has a number to find it in its logs."""
 
     code = 13
     default_reason = "INTERNAL"
@@ -206,11 +206,11 @@ def _all(base: type[OnelogError]) -> Iterator[type[OnelogError]]:
 
 _BY_CODE = {each.code: each for each in OnelogError.__subclasses__()}
 _BY_REASON = {each.default_reason: each for each in _all(OnelogError)}
-_BY_REASON["LEASE_TOKEN_STALE"] = LeaseLost  # of a message; it tells the token that is valid now
+_BY_REASON["LEASE_TOKEN_STALE"] = LeaseLost  # metadata: the token that is valid
 
 
 def class_of(code: int, reason: str) -> type[OnelogError]:
-    """Return the class of an error: by its code, and more closely by its reason."""
+    """Return the class for a code, or the subclass for a reason that has one."""
     general = _BY_CODE.get(code, OnelogError)
     if general is InvalidArgument and reason.endswith("TOO_LARGE"):
         return TooLarge
@@ -225,6 +225,6 @@ def make_error(
     metadata: Mapping[str, str] | None = None,
     retry_after_s: float | None = None,
 ) -> OnelogError:
-    """Return the exception that stands for an answer of the API."""
+    """Return the exception for an error that the API answered with."""
     kind = class_of(code, reason)
     return kind(message, reason=reason, metadata=metadata, retry_after_s=retry_after_s)

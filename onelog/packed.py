@@ -1,17 +1,16 @@
-"""Packed fields of protobuf as plain bytes, so that arrays pass without a loop over values.
+"""Packed protobuf fields as plain bytes, so that arrays need no loop over their values.
 
-A packed field of numbers with a fixed size is the bytes of the array itself, little-endian, behind
-the field's tag and a size. Wrapping and stripping those is all that it takes, in the client and in
-the server.
+A packed field of fixed-size numbers is a tag, a size and the bytes of the array, little-endian.
+Client and server add and strip the tag and the size themselves.
 """
 
-# Tags of sized fields: the field's number and the wire type.
+# Tags: the field's number and the wire type "length-delimited".
 TIMES = b"\x12"  # SeriesPoints.times_ns = 2
 VALUES = b"\x0a"  # DoubleValues.values = 1, and of integers and bools
 
 
 def sized(tag: bytes, data: bytes) -> bytes:
-    """Return a sized field: its tag, the size as a varint, the bytes."""
+    """Encode a length-delimited field: its tag, the size as a varint, the bytes."""
     size, head = len(data), bytearray(tag)
     while size > 0x7F:
         head.append(size & 0x7F | 0x80)
@@ -21,7 +20,7 @@ def sized(tag: bytes, data: bytes) -> bytes:
 
 
 def unsized(field: bytes) -> bytes:
-    """Return the bytes of a message that is one sized field; nothing, if it is empty."""
+    """Return the content of a message that has one length-delimited field, or none."""
     if not field:
         return b""
     at = 1

@@ -1,6 +1,6 @@
 """Several connections to one endpoint: for calls that stay, so that none keeps others from going.
 
-A server takes so many calls at a time on one connection (``streams_max``); one more waits in the
+A server limits the calls under way on one connection (``streams_max``); one more waits in the
 client until another ends. Watches, tails and long polls do not end. So each takes a place on a
 channel that has one, and another channel is made when all places are taken. One that nobody uses
 costs nothing for long: its connection is closed when it is idle (onelog/channel.py).

@@ -1,9 +1,10 @@
-"""From a failed call to an exception: reads the ``google.rpc`` details that a server sends.
+"""Turns a failed call into an exception of ``onelog.errors``.
 
-A status without details did not come from the database but from the transport (no connection, a
-deadline on this side, a proxy): it has the class of its code and that code's name as its reason.
-Where our own client knows that a server has not looked at the call, nothing was done, and the
-reason says so. grpcio, which generated stubs use, says some of that in words alone.
+A server sends ``google.rpc`` details with its errors. A status without them comes from the
+transport (no connection, a deadline on this side, a proxy): its class follows from the code, and
+its reason is the code's name. If our own transport knows that the server did not process the call,
+nothing was done, and the reason says so. grpcio, which generated stubs use, says some of this only
+in its message.
 """
 
 from typing import Any
@@ -28,8 +29,8 @@ from onelog.v1 import common_pb2
 
 DOMAIN = "onelog"
 DETAILS_KEY = "grpc-status-details-bin"
-# What grpcio answers in place of the server when that has too much to do, or when the connection
-# has (HTTP/2, REFUSED_STREAM: before anything was looked at), and how long to wait then.
+# What grpcio says when the server, or the connection (HTTP/2 REFUSED_STREAM), refuses a call for
+# lack of capacity before it processed anything; and how long to wait then.
 _CALLS_FULL = "Concurrent RPC limit exceeded"
 _STREAM_REFUSED = "Received RST_STREAM with error code 7"
 RETRY_S = 0.1
@@ -40,7 +41,7 @@ _REQUEST_TOO_LARGE = (
 
 
 def error_of(failure: Any) -> OnelogError:
-    """Return what a failed call means: an ``RpcError`` of ours or of grpcio, ``grpc.aio`` too."""
+    """Return the exception for a failed call: our ``RpcError``, or one of grpcio or grpc.aio."""
     if isinstance(failure, RpcError):
         code, message, details = failure.code, failure.message, failure.details
         is_unprocessed = failure.is_unprocessed
@@ -52,7 +53,7 @@ def error_of(failure: Any) -> OnelogError:
         try:
             status = status_pb2.Status.FromString(details)
         except DecodeError:
-            status = None  # of somebody in between
+            status = None  # not from a server of ours: a proxy, say
         if status is not None and status.code == code:
             return error_of_status(status)
     if is_unprocessed:
@@ -61,7 +62,7 @@ def error_of(failure: Any) -> OnelogError:
 
 
 def _not_begun(code: int, message: str) -> OnelogError:
-    """Return what it means that a server has not looked at a call, or never got it."""
+    """Return the exception for a call that the server did not process, or did not receive."""
     if code == DeadlineExceeded.code:
         return DeadlineExceeded(message, reason="EXPIRED")
     if code == ResourceExhausted.code:
@@ -77,7 +78,7 @@ def _name_of(code: int) -> str:
 
 
 def _error_of_grpc(code: int, details: str) -> OnelogError | None:
-    """Return what a limit that grpcio tells in words means; nothing was done then."""
+    """Return the exception for a limit that grpcio reports by its message; nothing was done."""
     if code == Unavailable.code and _STREAM_REFUSED in details:
         return Unavailable(details, reason="STREAM_REFUSED", retry_after_s=RETRY_S)
     if code != ResourceExhausted.code:
@@ -86,11 +87,11 @@ def _error_of_grpc(code: int, details: str) -> OnelogError | None:
         return ResourceExhausted(details, reason="TOO_MANY_CALLS", retry_after_s=RETRY_S)
     if any(words in details for words in _REQUEST_TOO_LARGE):
         return TooLarge(details)
-    return None  # an answer was too large: what was asked for may have been done
+    return None  # the answer was too large: the operation may have been carried out
 
 
 def error_of_status(status: status_pb2.Status) -> OnelogError:
-    """Return what a status with details means."""
+    """Return the exception for a status with details."""
     info = error_details_pb2.ErrorInfo()
     retry = error_details_pb2.RetryInfo()
     retry_after_s: float | None = None
@@ -101,12 +102,12 @@ def error_of_status(status: status_pb2.Status) -> OnelogError:
             detail.Unpack(retry)
             retry_after_s = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
     reason = info.reason if info.domain == DOMAIN else ""
-    # Some refusals begin with their reason, for callers who see the words alone.
+    # Some messages begin with the reason, for callers who see only the message.
     message = status.message.removeprefix(f"{reason}: ")
     return make_error(status.code, message, reason, info.metadata, retry_after_s)
 
 
 def error_of_result(error: common_pb2.Error) -> OnelogError:
-    """Return what the error of one operation of many means."""
+    """Return the exception for the error of one operation in a pipeline message."""
     retry_after_s = error.retry_after_ms / 1000 if error.retry_after_ms else None
     return make_error(error.code, error.message, error.reason, error.metadata, retry_after_s)

@@ -1,16 +1,16 @@
-"""Which trace a call is part of, as W3C Trace Context writes it: ``traceparent``.
+"""The ``traceparent`` of W3C Trace Context: which trace and span a call belongs to.
 
 ``00-<trace, 32 hex digits>-<span, 16 hex digits>-<flags, 2 hex digits>``; the lowest flag says that
-the trace is sampled. What is malformed is as good as nothing: a caller's mistake in it must not
-concern what is asked for. Of a later version the same parts are read, whatever follows them.
+the trace is sampled. A malformed one is ignored: a mistake in tracing must not fail the call. Of a
+later version we read these parts and ignore what follows them.
 """
 
 import re
 from typing import NamedTuple
 
-# Its key in the metadata of a call.
+# The key in a call's metadata.
 KEY = "traceparent"
-# Of those who called together, in one message of a pipeline.
+# In one pipeline message, which may carry the calls of many callers.
 PARENTS_MAX = 16
 
 _SAMPLED = 1
@@ -18,7 +18,7 @@ _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-
 
 
 class TraceParent(NamedTuple):
-    """A span that others are children of; ids are hex digits."""
+    """The caller's span, which ours become children of; ids are hex digits."""
 
     trace_id: str
     span_id: str
@@ -29,7 +29,7 @@ class TraceParent(NamedTuple):
 
 
 def parse(text: str) -> TraceParent | None:
-    """Return what a traceparent says, or None for one that is malformed."""
+    """Parse a traceparent; return None if it is malformed."""
     found = _FORM.fullmatch(text)
     if found is None:
         return None

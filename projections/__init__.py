@@ -1,27 +1,36 @@
-"""Projections: state that follows from the log, and nothing else.
+"""Projections: pure state machines that turn entries of the log into state.
 
 ::
 
     router        ProjectionRouter: apply, apply_group, due, state_hash, dump, load, check
-    shard_state   build_projections: which projections there are
-    projection    the Protocols: Projection, SpillStore, Notes, and what passes between them
+    shard_state   build_projections: creates all projections of a shard and connects them
+    projection    the Protocols: Projection, SpillStore, Notes; Operation, the registry's row
+    result        what apply returns: Applied, Refused, Duplicate, Skipped, Pending
+    reasons       the stable reason of each refusal, and its text
+    errors        exceptions
+    limits        every bound that apply enforces
+    codec         payload prefixes and snapshot sections, read with bounds
+    conditions    conditions on keys, for transactions and batches
+    namespaces    the namespaces of a shard and their limits
+    deadlines     a heap of ids by time
+    undo          the undo log of batches and transactions
+    state_hash    the hash by which replicas are compared
+    describe      one readable line about any entry
 
-    result, reasons, errors, limits    what apply says, and its bounds
-    codec                              prefixes of payloads, sections of snapshots: bounded reading
-    conditions, namespaces             what several models have in common
-    state_hash, deadlines, undo        machinery that projections share
-    describe                           a line about an entry, for people
+    system/       owner 0x00: time, sessions, namespaces, holds (docs/payloads.md)
+    kv/           owner 0x01: keys (docs/payloads.md)
+    queue/        owner 0x02: messages (docs/queue.md)
+    timeseries/   owner 0x03: points (docs/timeseries.md)
+    stream/       owner 0x04: records and consumer groups (docs/streams.md)
 
-    system/       owner 0x00: time, sessions, namespaces, holds
-    kv/           owner 0x01: docs/payloads.md
-    queue/        owner 0x02: docs/queue.md
-    timeseries/   owner 0x03: docs/timeseries.md
-    stream/       owner 0x04: docs/streams.md
+Each model is a package with the same shape: ``projection`` implements the Protocol, ``commands``
+has the operations and their bytes, ``store`` or ``state`` the state, ``reads`` the queries,
+``snapshot`` the section, ``limits`` the bounds. The models do not import each other.
 
-A model is a package: ``projection`` applies, ``commands`` has the bytes, ``operations`` what each
-command does, ``store`` the state, ``reads`` the questions, ``snapshot`` its section. The models do
-not import each other.
+Begin reading with ``router``, then ``projection``, then one model; ``kv`` is the simplest.
 
-Nothing here reads a clock, draws a random number, does I/O or starts a task: time and identity
-come with the entry, disks come as a Protocol. Iteration is over insertion order or sorted.
+This package imports ``ual`` only. ``snapshot``, ``cluster`` and ``node`` import it, and the
+command line imports ``describe``. Nothing here reads a clock, draws a random number, does I/O or
+starts a task. Time and identity come with the entry, disks come as a Protocol. Iteration is in
+insertion order or sorted, never over a bare set, so that every replica computes the same.
 """

@@ -1,18 +1,16 @@
-"""Payload primitives: a bounded reader, and the prefix that all payloads share.
+"""Reading and writing bytes with bounds: payloads of entries, and sections of snapshots.
 
-Prefix: version u8 (1), flags u8 (bit 0: a session follows), namespace (u8 size, UTF-8), and with
-the flag session u64, sequence u64, first_unacknowledged u64. docs/payloads.md has the tables.
+``Reader`` reads a payload field by field. Every payload opens with the same prefix: version u8
+(1), flags u8 (bit 0: a session follows), namespace (u8 size, UTF-8), and with the flag session
+u64, sequence u64, first_unacknowledged u64. docs/payloads.md has the tables.
 
-A payload comes from the log, so it may hold anything. Whatever does not fit raises ``BadPayload``
-with a stable reason; nothing here allocates more than the payload itself.
+``chunked`` writes a snapshot section as chunks of at most CHUNK_SIZE_MAX; ``SectionReader`` reads
+it back from chunks that may be cut anywhere else.
 
-Section
--------
-Snapshot sections as byte streams: chunks out, fields in.
-
-A section is written as chunks of at most CHUNK_SIZE_MAX and may come back cut anywhere else.
-Reading trusts nothing: a field that crosses the end, or bytes behind the last field, is a
-``CorruptSection``; a damaged size costs no more memory than the section has bytes.
+Both readers trust nothing. A payload that does not fit its format raises ``BadPayload`` with a
+stable reason. A section in which a field crosses the end, or bytes follow the last field, raises
+``CorruptSection``. Neither allocates more memory than there are bytes, whatever a damaged size
+says.
 """
 
 import struct
@@ -25,7 +23,7 @@ from onelog.projections.limits import CHUNK_SIZE_MAX, NAMESPACE_SIZE_MAX
 from onelog.projections.reasons import Reason
 
 PAYLOAD_VERSION = 1
-HEADS_MAX = 1024  # of prefixes that are remembered
+HEADS_MAX = 1024  # prefixes kept in the cache
 FLAG_SESSION = 0x01
 
 U8 = struct.Struct("<B")
@@ -38,7 +36,7 @@ SESSION_SIZE = _SESSION.size
 
 
 class SessionRef(NamedTuple):
-    """Which request of which session an entry is, and what that session has seen answered."""
+    """The session and sequence of a request, and the lowest sequence not yet acknowledged."""
 
     session: int
     sequence: int
@@ -63,7 +61,7 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """How many bytes have not been read."""
+        """The number of bytes not read yet."""
         return len(self._data) - self.position
 
     def take(self, size: int) -> bytes:
@@ -76,12 +74,12 @@ class Reader:
         return data
 
     def number(self, layout: struct.Struct) -> int:
-        """Return the next number, whose layout is one of ``U8`` … ``I64``."""
+        """Return the next number; ``layout`` is one of ``U8`` … ``I64``."""
         value: int = self.fields(layout)[0]
         return value
 
     def fields(self, layout: struct.Struct) -> tuple[int, ...]:
-        """Return the next numbers, laid out as ``layout`` says."""
+        """Return the next numbers, as ``layout`` describes them."""
         end = self.position + layout.size
         if end > len(self._data):
             raise BadPayload(Reason.PAYLOAD_TRUNCATED)
@@ -108,7 +106,7 @@ class Reader:
             raise BadPayload(Reason.PAYLOAD_NOT_UTF8) from error
 
     def rest(self) -> bytes:
-        """Return all that is left."""
+        """Return all bytes not read yet."""
         data = self._data[self.position :]
         self.position = len(self._data)
         return data
@@ -118,15 +116,15 @@ class Reader:
         return Reader(self.take(size))
 
     def finish(self) -> None:
-        """Refuse bytes that no field claimed: they would be a format that we do not know."""
+        """Refuse bytes behind the last field: they belong to a format that is not known here."""
         if self.position != len(self._data):
             raise BadPayload(Reason.PAYLOAD_TRAILING_BYTES, self.left)
 
 
 def read_prefix(payload: bytes) -> tuple[Prefix, Reader]:
-    """Read the common prefix; return it and a reader that stands behind it.
+    """Read the common prefix; return it and a reader positioned after it.
 
-    Every entry comes by here, so the fields are taken directly instead of one by one.
+    Every entry passes here, so the fields are unpacked directly and not through a ``Reader``.
     """
     if len(payload) < 3:
         raise BadPayload(Reason.PAYLOAD_TRUNCATED)
@@ -147,13 +145,13 @@ def read_prefix(payload: bytes) -> tuple[Prefix, Reader]:
     return Prefix(namespace, session), Reader(payload, session_end)
 
 
-def namespace_of(prefix: bytes) -> str:
-    """Return the namespace that a prefix without a session names."""
+def parse_namespace(prefix: bytes) -> str:
+    """Parse the namespace out of a prefix without a session."""
     return prefix[3:].decode()
 
 
 def encode_prefix(namespace: str, session: SessionRef | None = None) -> bytes:
-    """Return the bytes that open a payload."""
+    """Return the prefix of a payload."""
     if session is None:
         return _encode_head(namespace, 0)
     return _encode_head(namespace, FLAG_SESSION) + _SESSION.pack(*session)
@@ -167,15 +165,15 @@ def _encode_head(namespace: str, flags: int) -> bytes:
 
 
 def encode_sized(layout: struct.Struct, data: bytes) -> bytes:
-    """Return ``data`` with its size before it."""
+    """Return ``data`` preceded by its size."""
     return layout.pack(len(data)) + data
 
 
-# Section
+# Sections of snapshots
 
 
 def chunked(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Join small parts, and cut large ones, into chunks of bounded size."""
+    """Join small parts and split large ones, into chunks of bounded size."""
     pending: list[bytes] = []
     size = 0
     for part in parts:
@@ -214,7 +212,7 @@ class SectionReader:
         return data
 
     def fields(self, layout: struct.Struct) -> tuple[Any, ...]:
-        """Return the next fields, laid out as ``layout`` says."""
+        """Return the next fields, as ``layout`` describes them."""
         end = self._at + layout.size
         if end > len(self._buffer):
             self._fill(layout.size)
@@ -250,7 +248,7 @@ class SectionReader:
             raise self.corrupt("bytes behind the last field")
 
     def corrupt(self, rule: str) -> CorruptSection:
-        """Return the error that says which rule broke."""
+        """Return the error that names the broken rule."""
         return CorruptSection(self._owner, rule)
 
     def _fill(self, size: int) -> None:

@@ -1,4 +1,4 @@
-"""Conditions on keys: what a transaction compares and a batch demands.
+"""Conditions on keys: what must hold for a transaction or a batch to take effect.
 
 | size | type | field | meaning |
 |---|---|---|---|
@@ -8,7 +8,7 @@
 | 8 or 4+n | u64 or bytes32 | operand | for version and value |
 
 A missing key has version 0. Values compare as bytes, and no comparison with the value of a
-missing key holds, not even ``!=``: who means "missing or different" says so with two conditions.
+missing key holds, not even ``!=``: "missing or different" needs two conditions.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ from onelog.projections.reasons import Reason
 
 
 class Target(IntEnum):
-    """What of a key is looked at."""
+    """Which property of a key is compared."""
 
     EXISTS = 1
     MISSING = 2
@@ -33,7 +33,7 @@ class Target(IntEnum):
 
 
 class Comparison(IntEnum):
-    """How it must relate to the operand."""
+    """How the property must relate to the operand."""
 
     NONE = 0
     EQUAL = 1
@@ -56,7 +56,7 @@ COMPARE: dict[Comparison, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition; ``version`` or ``value`` is the operand of the target of that name."""
+    """One condition; ``version`` or ``value`` is the operand for the target of the same name."""
 
     key: bytes
     target: Target

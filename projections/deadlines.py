@@ -1,13 +1,13 @@
-"""Deadlines: which of many things is due first.
+"""Deadlines: which of many ids is due first.
 
-A heap with lazy deletion beside a dict of what is scheduled. Postponing (the common case: a lease
-kept alive, a key touched) only changes the dict; the heap's earlier entry is corrected when it
+A heap with lazy deletion beside a dict of scheduled ids. Postponing (the common case: a lease
+kept alive, a key touched) only changes the dict; the outdated heap entry is corrected when it
 comes up. Invariants:
 
 * for each scheduled id the heap holds an entry at or before its deadline;
 * the heap has at most twice as many entries as there are ids, plus GARBAGE_MAX.
 
-The heap's inner order depends on history; what it answers does not: ties go by id.
+The heap's layout depends on history, its answers do not: equal deadlines are ordered by id.
 """
 
 from heapq import heapify, heappop, heappush
@@ -63,7 +63,7 @@ class Deadlines(Generic[Id]):
     def due(self, now_ns: int, limit: int) -> list[tuple[int, Id]]:
         """Return up to ``limit`` (deadline, id) with deadline <= now, earliest first.
 
-        They stay scheduled: only an applied entry may take them away.
+        They stay scheduled: only an applied entry may remove them.
         """
         found: list[tuple[int, Id]] = []
         while len(found) < limit:
@@ -71,7 +71,7 @@ class Deadlines(Generic[Id]):
             if first_ns is None or first_ns > now_ns:
                 break
             entry = heappop(self._heap)
-            if not found or found[-1] != entry:  # shortening and postponing can leave twins
+            if not found or found[-1] != entry:  # shortening and postponing can leave duplicates
                 found.append(entry)
         for entry in found:
             heappush(self._heap, entry)

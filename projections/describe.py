@@ -1,8 +1,8 @@
-"""One line about any entry of a log, for people; total, whatever the entry holds.
+"""One readable line about any entry of a log. It works for every entry, sound or not.
 
-Projections know their commands and say what one asks for. Here it is made fit to be shown: names
-and values come from files that anybody may have written, so what is not printable is escaped, and
-a line has a bounded length however long the names in it are.
+Each model describes its own commands. This module makes the text safe to show: names and values
+come from files that anybody may have written, so unprintable characters are escaped, and the line
+is cut to a bounded length.
 """
 
 from collections.abc import Callable
@@ -37,8 +37,8 @@ _DESCRIBERS: dict[int, Callable[[Entry], str]] = {
     OWNER_TIMESERIES: describe_timeseries_command,
 }
 
-# The describers of these owners answer for bad entries as well. Whether an entry is one, their
-# decoders tell.
+# The describers of these owners also return a line for a malformed entry. Only their decoders tell
+# whether it is malformed.
 _DECODERS: dict[int, Callable[[int, Reader], object]] = {
     OWNER_QUEUE: decode_queue,
     OWNER_STREAM: decode_stream,
@@ -47,7 +47,7 @@ _DECODERS: dict[int, Callable[[int, Reader], object]] = {
 
 
 def describe_entry(entry: Entry) -> str:
-    """Return one printable line about an entry; one that is no command gets the reason."""
+    """Return one printable line about an entry, or why it is not a command."""
     try:
         return _describe(entry)
     except (BadPayload, DataError) as error:
@@ -55,7 +55,7 @@ def describe_entry(entry: Entry) -> str:
 
 
 def describe_command(entry: Entry) -> str | None:
-    """Return the same line for an entry that is a command, None for any other."""
+    """Return the line for an entry that is a command, None for any other."""
     try:
         return _describe(entry)
     except (BadPayload, DataError):
@@ -63,7 +63,7 @@ def describe_command(entry: Entry) -> str | None:
 
 
 def _escape(text: str) -> str:
-    """Return a text that no terminal obeys: what is not printable by its number."""
+    """Replace unprintable characters by their numbers, so that a terminal does not obey them."""
     if text.isprintable():
         return text
     return "".join(
@@ -88,7 +88,7 @@ def _describe(entry: Entry) -> str:
 
 
 def _fit(text: str, suffix: str = "") -> str:
-    """Return a text escaped and cut, the suffix whole."""
+    """Escape and shorten a text; the suffix is kept whole."""
     room = DESCRIPTION_SIZE_MAX - len(suffix)
     escaped = _escape(text[: room + 1])  # escaping never makes it shorter
     return (escaped if len(escaped) <= room else f"{escaped[: room - 1]}…") + suffix

@@ -1,4 +1,4 @@
-"""What projections raise. Bad entries are not here: they are refused, as results.
+"""Exceptions of projections. A bad entry is no exception: it is refused, which is a result.
 
 ::
 
@@ -6,8 +6,8 @@
     ├── BadPayload       inside decoding only: the router turns it into Refused(reason)
     ├── BadDocument      inside JSON operations only: they turn it into Refused(reason)
     ├── BadResult        bytes that are not a stored result
-    ├── CorruptSection   a snapshot section that cannot be loaded; the router is unusable after it
-    └── SpillLost        a value that was moved out cannot be read back; the replica must stop
+    ├── CorruptSection   a snapshot section cannot be loaded; the router is unusable afterwards
+    └── SpillLost        a spilled value cannot be read back; the replica must stop
 """
 
 from onelog.projections.reasons import Reason
@@ -27,7 +27,7 @@ class BadPayload(ProjectionError):
 
 
 class BadDocument(ProjectionError):
-    """A JSON text, or a path into one, does not serve. Raised before any state has changed."""
+    """A JSON text or a path is invalid. Raised before any state has changed."""
 
     def __init__(self, reason: Reason, detail: int = 0) -> None:
         super().__init__(f"{reason.name} ({detail})")
@@ -36,11 +36,11 @@ class BadDocument(ProjectionError):
 
 
 class BadResult(ProjectionError):
-    """Bytes that should be a result (of a session) are not."""
+    """Bytes that should be a stored result are not one."""
 
 
 class CorruptSection(ProjectionError):
-    """The section of ``owner`` breaks ``rule``; what was loaded so far is worthless."""
+    """The section of ``owner`` breaks ``rule``; discard what was loaded so far."""
 
     def __init__(self, owner: int, rule: str) -> None:
         super().__init__(f"snapshot section 0x{owner:02x}: {rule}")
@@ -51,7 +51,7 @@ class CorruptSection(ProjectionError):
 class SpillLost(ProjectionError):
     """The spill store does not return what was put into it.
 
-    Spill stores are derived data: the cure is a restart, which rebuilds the state.
+    Spill stores are derived data: a restart rebuilds the state.
     """
 
     def __init__(self, value_id: int, rule: str) -> None:

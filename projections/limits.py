@@ -1,7 +1,7 @@
 """Every bound that apply enforces, in one place.
 
 A bound is part of the format: all replicas must refuse the same entry, so changing a number here
-changes what old entries mean and needs a new payload version. Bounds that only shape a reply
+changes what old entries mean and needs a new payload version. Bounds that only shape an answer
 (pages, chunks) or move bytes between memory and disk (eviction) are at the end and may change.
 """
 
@@ -9,7 +9,7 @@ U64_MAX = 2**64 - 1
 I64_MAX = 2**63 - 1
 I64_MIN = -(2**63)
 
-# Names and namespaces. Some answers cost one step per namespace, hence a thousand and no more.
+# Names and namespaces. Some operations take one step per namespace, hence at most a thousand.
 NAMESPACE_SIZE_MAX = 128
 NAMESPACES_MAX = 1_000
 NAMESPACE_DEFAULT = "default"
@@ -21,9 +21,9 @@ VERSIONS_DEFAULT = 8
 VERSIONS_MAX = 255  # a record counts its versions in one byte
 TOMBSTONES_DEFAULT = 65_536
 TOMBSTONES_MAX = 16_777_216
-KEYS_RESERVED = (b"cg:", b"_ts:")  # other projections answer for these names
+KEYS_RESERVED = (b"cg:", b"_ts:")  # written by other projections only
 
-# Time. A hundred years: beyond it a lifetime is a mistake, and sums stay inside 64 bits.
+# Time. A lifetime above a hundred years is a mistake; below it, sums of times fit 64 bits.
 TTL_NS_MAX = 100 * 365 * 86_400 * 1_000_000_000
 
 # What one entry may touch, so that one apply stays within milliseconds.
@@ -31,7 +31,7 @@ TRANSACTION_OPERATIONS_MAX = 1_000
 PUT_MANY_KEYS_MAX = 1_000
 CONDITIONS_MAX = 1_000
 DELETE_RANGE_KEYS_MAX = 10_000
-DELETE_RANGE_VISITS_MAX = 40_000  # keys that it may look at, deleted ones included
+DELETE_RANGE_VISITS_MAX = 40_000  # keys that it may visit, deleted ones included
 RESULT_SIZE_MAX = 1 << 20  # bytes that the reads of one transaction may return
 LEASES_MAX = 100_000  # per namespace
 LEASE_KEYS_MAX = 10_000
@@ -57,12 +57,12 @@ SESSION_RESULTS_MAX = 10_000
 SESSION_RESULTS_SIZE_MAX = 1 << 20  # checked before an operation runs: one result may exceed it
 
 # Not part of the format.
-SCAN_KEYS_MAX = 10_000  # keys that one page may look at, found or not
+SCAN_KEYS_MAX = 10_000  # keys that one page may visit, found or not
 SCAN_SIZE_MAX = 4 << 20  # bytes of keys and values after which a page ends
 CHUNK_SIZE_MAX = 256 << 10  # of a snapshot section
-INLINE_SIZE_MAX = 512  # larger values stand beside their record (projections/kv/record.py)
-SPILL_SIZE_MIN = 64  # a smaller value saves too little to be moved out
-EVICT_KEYS_MAX = 50_000  # records that one call of evict may look at
-RECENT_KEYS_MAX = 16_384  # keys remembered as read, per namespace, to spare them from eviction
+INLINE_SIZE_MAX = 512  # larger values are stored outside their record (projections/kv/record.py)
+SPILL_SIZE_MIN = 64  # moving a smaller value out frees too little
+EVICT_KEYS_MAX = 50_000  # records that one call of evict may visit
+RECENT_KEYS_MAX = 16_384  # recently read keys per namespace, which eviction spares
 EXPIRE_WEIGHT_MAX = 10_000  # keys that the ids of one proposed expire entry may remove
 CHORES_MAX = 64  # entries that one projection may ask a leader to propose at a time

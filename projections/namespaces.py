@@ -1,9 +1,10 @@
-"""Namespaces: named rooms with limits, shared by all projections.
+"""Namespaces: names for keys, queues, streams and measurements that belong together, with limits.
 
-The namespace ``default`` is there from the start (created at index 0) and stays; others come and
-go by system entries. One that is deleted and created again is a new one: its id is the index of
-its creation. Limits are read at each write: a lower ``versions_max`` trims a key when it is
-written next, not before, so that configuring costs the same for one key and for a million.
+The namespace ``default`` exists from the start (created at index 0) and cannot be deleted. System
+entries create and delete the others. A namespace that is deleted and created again is a new one:
+its id is the index of its creation. Limits are read at each write: a lower ``versions_max`` trims a
+key when it is next written, not before, so configuring costs the same for one key and for a
+million.
 """
 
 import struct

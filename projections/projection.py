@@ -1,21 +1,21 @@
-"""What a projection is, what it is given, and what it gives back.
+"""What a projection is: the Protocol it implements, what it is given, and what it returns.
 
-The router owns order and identity: it feeds each entry once, in index order, with its payload
-decompressed and its session cut out. A projection owns its state and answers for it. To add one,
-write a class with these methods and name it in shard_state.py.
+The router owns order and identity: it hands each entry over once, in index order, with the payload
+decompressed and the session removed. A projection owns its state. To add one, write a class with
+the methods of ``Projection`` and name it in shard_state.py.
 
-Guarantees the router gives: handlers are called with strictly rising indexes and never falling
-timestamps; between ``begin_batch`` and its end only handlers are called; nothing else runs while
-a ``dump`` is being consumed. Guarantees a projection gives: a handler is a pure function of state
-and arguments, and raises nothing on account of a payload's content; equal state has equal
-``state_hash`` and equal ``dump``.
+The router guarantees: handlers are called with strictly rising indexes and never falling
+timestamps; between ``begin_batch`` and its end only handlers are called; nothing else runs while a
+``dump`` is being consumed. A projection guarantees: a handler is a pure function of state and
+arguments and raises nothing because of a payload's content; equal states have equal ``state_hash``
+and equal ``dump``.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from onelog.projections.codec import Reader, namespace_of
+from onelog.projections.codec import Reader, parse_namespace
 from onelog.projections.errors import BadPayload
 from onelog.projections.namespaces import Namespace
 from onelog.projections.result import Outcome, Refused
@@ -26,7 +26,7 @@ Handler = Callable[[bytes, int, int, Sequence[bytes]], Sequence[Outcome]]
 
 Payload k is that of the entry ``index + k``; all of them have the same time and open with
 ``prefix``, which holds no session. Return one outcome for each, in order. A malformed body is
-refused in its place and the rest is applied. Inside of a batch everything can be taken back.
+refused in its place and the rest is applied. Inside a batch everything can be rolled back.
 """
 
 
@@ -36,10 +36,10 @@ def _left_out(*_: object) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation of a model; what others need to know of it is derived from here.
+    """One operation of a model: the single description from which tables elsewhere are derived.
 
-    How ``decode``, ``encode``, ``execute`` and ``describe`` are called is the model's own affair.
-    A model that has one function for all of its commands leaves it out here.
+    Each model decides how ``decode``, ``encode``, ``execute`` and ``describe`` are called.
+    A model with one function for all of its commands leaves that field out.
     """
 
     number: int  # the low byte of the entry's type; it is in logs: never change or reuse one
@@ -48,11 +48,11 @@ class Operation:
     encode: Callable[..., bytes] = _left_out
     execute: Callable[..., Any] = _left_out
     describe: Callable[..., str] = _left_out
-    nested: bool = False  # it may stand in a transaction
-    is_entry: bool = True  # it may be an entry of its own
-    # Whether the answer to this body says nothing, so that it can be given before apply.
+    nested: bool = False  # allowed inside a transaction
+    is_entry: bool = True  # allowed as an entry of its own
+    # Whether success carries no information for this body, so it can be answered before apply.
     is_blind: Callable[[bytes], bool] | None = None
-    tells_itself: bool = False  # watchers read what it changes from the entry alone
+    is_self_describing: bool = False  # watchers read what it changes from the entry alone
     has_large_result: bool = (
         False  # a result may take more than RESULT_SIZE_SMALL (projections/system/sessions.py)
     )
@@ -69,7 +69,7 @@ def one_by_one(execute: OneHandler) -> Handler:
     def handle(
         prefix: bytes, index: int, timestamp_ns: int, payloads: Sequence[bytes]
     ) -> list[Outcome]:
-        namespace, body = namespace_of(prefix), len(prefix)
+        namespace, body = parse_namespace(prefix), len(prefix)
         outcomes: list[Outcome] = []
         for at, payload in enumerate(payloads, index):
             try:
@@ -82,7 +82,7 @@ def one_by_one(execute: OneHandler) -> Handler:
 
 
 class Position:
-    """Where the router stands in the log; it writes, projections read."""
+    """The router's position in the log; the router writes it, projections read it."""
 
     __slots__ = ("applied_index", "log_time_ns")
 
@@ -92,7 +92,7 @@ class Position:
 
 
 class Due(NamedTuple):
-    """Something whose time has come: ``item`` is what its owner's ``expire`` understands."""
+    """Something that is due: ``item`` is the argument for its owner's ``expire``."""
 
     deadline_ns: int
     owner: int
@@ -101,23 +101,23 @@ class Due(NamedTuple):
 
 
 class SpillStore(Protocol):
-    """Where values go that memory has no room for. Derived data: it may vanish with the process.
+    """A store for values evicted from memory. Derived data: it may vanish with the process.
 
     ``get`` returns exactly what was put or raises ``SpillLost``.
     """
 
     def put(self, value_id: int, value: bytes) -> None:
-        """Keep ``value`` under an id that is in use nowhere else."""
+        """Store ``value`` under an unused id."""
 
     def get(self, value_id: int) -> bytes:
         """Return the value that was put under ``value_id``."""
 
     def delete(self, value_id: int) -> None:
-        """Forget the value; the id is not used again."""
+        """Delete the value; the id is not used again."""
 
 
 class Notes(Protocol):
-    """What the log wants to know about entries once they are applied (``ual.segments.notes``)."""
+    """What the log learns about entries once they are applied (``ual.segments.notes``)."""
 
     def add_record(self, stream_id: int, index: int) -> None:
         """The entry at ``index`` is a record of the stream."""
@@ -127,16 +127,16 @@ class Notes(Protocol):
 
 
 class DerivedKeys(Protocol):
-    """Keys that other projections write, under names that are reserved for them (KV).
+    """Keys in KV that other projections write, under reserved names.
 
-    They are versions like any other: reads, history and as-of see them, a batch takes them back.
+    They are ordinary versions: reads, history and as-of see them, a batch rolls them back.
     """
 
     def put_derived(self, namespace: str, key: bytes, value: bytes, index: int) -> None:
         """Write ``value``; its version is ``index``."""
 
     def delete_derived(self, namespace: str, key: bytes, index: int) -> None:
-        """Delete the key, if it is there."""
+        """Delete the key, if it exists."""
 
 
 class Projection(Protocol):
@@ -144,20 +144,20 @@ class Projection(Protocol):
 
     @property
     def owner(self) -> int:
-        """The high byte of the entry types that it answers for."""
+        """The high byte of the entry types that it owns."""
 
     @property
     def large_results(self) -> Collection[int]:
         """Types of entries whose result may take more than RESULT_SIZE_SMALL (system/sessions.py).
 
-        In a session they are handed over one by one: before each, the session must have room.
+        In a session they are applied one by one: the session must have room before each.
         """
 
     def handlers(self) -> Mapping[int, Handler]:
-        """Return the handler of each type of entry that it answers for."""
+        """Return the handler of each entry type that it owns."""
 
     def begin_batch(self) -> None:
-        """From now on, be able to take everything back."""
+        """Record every change from now on, so that it can be rolled back."""
 
     def commit_batch(self) -> None:
         """Keep what was applied since ``begin_batch``."""
@@ -166,27 +166,27 @@ class Projection(Protocol):
         """Return to the state at ``begin_batch``."""
 
     def namespace_created(self, namespace: Namespace) -> None:
-        """A namespace appeared."""
+        """Handle a new namespace."""
 
     def namespace_configured(self, namespace: Namespace) -> None:
-        """Limits of a namespace changed."""
+        """Handle new limits of a namespace."""
 
     def namespace_deleted(self, namespace: Namespace) -> None:
-        """A namespace is gone, and all that is in it."""
+        """Drop everything in a deleted namespace."""
 
     def next_deadline(self) -> int | None:
         """Return the earliest log time at which something becomes due."""
 
     def due(self, now_ns: int, limit: int) -> list[Due]:
-        """Return up to ``limit`` things that are due, earliest first; they stay in place."""
+        """Return up to ``limit`` items that are due, earliest first; nothing is removed."""
 
     def expire(self, item: bytes, index: int, timestamp_ns: int) -> bool:
-        """Let ``item`` expire if it is due at ``timestamp_ns``; say whether it did."""
+        """Expire ``item`` if it is due at ``timestamp_ns``; return whether it did."""
 
     def chores(self, now_ns: int, limit: int) -> list[Draft]:
         """Return up to ``limit`` entries that a leader should propose now, besides expiries.
 
-        Asked again before they are applied it may answer the same: applying one twice is harmless.
+        It may return the same entries until they are applied: applying one twice is harmless.
         While there are any, ``next_deadline`` is not after ``now_ns``.
         """
 
@@ -203,16 +203,16 @@ class Projection(Protocol):
         """Return the bytes held, by kind."""
 
     def evict(self, size: int) -> int:
-        """Move about ``size`` bytes out of memory; return how many it were."""
+        """Move about ``size`` bytes out of memory; return the number moved."""
 
     def counts(self) -> dict[str, int]:
-        """Return how many things there are, by kind."""
+        """Return the number of objects, by kind."""
 
     def dump(self) -> Iterator[bytes]:
         """Yield the snapshot section in chunks of bounded size."""
 
     def load(self, chunks: Iterable[bytes]) -> None:
-        """Take the state of a section into a fresh projection; raise ``CorruptSection``."""
+        """Load a section into a fresh projection; raise ``CorruptSection`` if it is damaged."""
 
     def check(self) -> None:
         """Assert every invariant of the state; slow, for tests and verification."""

@@ -1,7 +1,7 @@
-"""Why something was refused: stable names for programs, codes for disks, words for people.
+"""Why something was refused: a stable name for programs, a code on disk, a text for people.
 
 Codes are stored with the results of sessions and in snapshots: append, never renumber or reuse.
-Words are made from the reason and one number when somebody reads them, so that they may be
+The text is made from the reason and one number when it is read, so it may be
 improved without changing any state.
 """
 
@@ -171,7 +171,7 @@ MESSAGES = {
     Reason.PAYLOAD_NOT_UTF8: "a name is not UTF-8",
     Reason.PAYLOAD_COUNT_TOO_LARGE: "a count of {detail} is above its limit",
     Reason.PAYLOAD_TRAILING_BYTES: "{detail} bytes follow the last field",
-    Reason.PAYLOAD_FIELD_INVALID: "a field holds {detail}, which means nothing there",
+    Reason.PAYLOAD_FIELD_INVALID: "a field holds {detail}, which is not a value of this field",
     Reason.PAYLOAD_CORRUPT: "the compressed payload does not decompress",
     Reason.PAYLOAD_TOO_LARGE: "the payload is {detail} bytes, above the limit",
     Reason.OWNER_UNKNOWN: "no projection owns entries of owner {detail}",
@@ -219,7 +219,7 @@ MESSAGES = {
     Reason.QUEUES_FULL: "there are {detail} queues, which is the limit",
     Reason.QUEUE_NAME_INVALID: "a queue's name of {detail} bytes; names have 1 to 128",
     Reason.QUEUE_CONFIG_INVALID: "a setting of {detail} is outside what a queue may have",
-    Reason.QUEUE_PAUSED: "queue {detail} is paused: it takes messages and gives none",
+    Reason.QUEUE_PAUSED: "queue {detail} is paused: it accepts messages and delivers none",
     Reason.QUEUE_FULL: "the queue holds its limit of {detail} messages",
     Reason.QUEUE_IN_USE: "queue {detail} sends its dead letters there",
     Reason.DEAD_QUEUE_INVALID: "queue {detail} cannot take the dead letters of this queue",
@@ -251,7 +251,7 @@ MESSAGES = {
     Reason.STREAM_LIMIT_INVALID: "a stream cannot be configured with {detail}",
     Reason.PARTITION_UNKNOWN: "the stream has no partition {detail}",
     Reason.PRODUCER_UNKNOWN: "the producer is not known (any more): begin again at sequence 0",
-    Reason.PRODUCER_FENCED: "the producer has gone on to epoch {detail}",
+    Reason.PRODUCER_FENCED: "the producer is in epoch {detail} now",
     Reason.PRODUCER_SEQUENCE_GAP: "the producer's next sequence is {detail}",
     Reason.PRODUCER_SEQUENCE_FORGOTTEN: "sequences below {detail} were taken; offset forgotten",
     Reason.TRIM_BLOCKED: "a consumer group still needs the records from offset {detail} on",
@@ -268,8 +268,8 @@ MESSAGES = {
     Reason.CURSOR_BEHIND: "the cursor stands at {detail}; only a seek moves it back",
     Reason.OFFSET_IN_FUTURE: "the offset is beyond {detail}, where the next record can be",
     Reason.OFFSETS_INVALID: "the offsets do not ascend at {detail}",
-    Reason.DELIVERY_STALE: "delivery goes on from offset {detail}",
-    Reason.PENDING_FULL: "{detail} records wait for acknowledgement, with these too many",
+    Reason.DELIVERY_STALE: "delivery continues from offset {detail}",
+    Reason.PENDING_FULL: "{detail} records wait for acknowledgement; these would exceed the limit",
     Reason.RECORD_NOT_PENDING: "the member does not hold the record at offset {detail}",
     Reason.DEAD_LETTER_STREAM_UNKNOWN: "the stream for dead letters does not exist",
     Reason.DEAD_LETTER_STALE: "the record at offset {detail} is not waiting to be moved",
@@ -289,16 +289,16 @@ MESSAGES = {
     Reason.VALUE_NOT_FINITE: "value {detail} is not a number or infinite; leave the point out",
     Reason.SERIES_BUFFER_FULL: "{detail} points of a series wait for their block; try again later",
     Reason.SERIES_DELETES_FULL: "a series keeps {detail} deleted ranges, which is the limit",
-    Reason.BLOCK_STALE: "the points that the block replaces are not there (any more)",
+    Reason.BLOCK_STALE: "the points that the block replaces do not exist (any more)",
     Reason.MATCHER_INVALID: "the pattern of a matcher is not understood at character {detail}",
     Reason.RULE_UNKNOWN: "the measurement has no such downsampling rule",
     Reason.RULES_FULL: "the measurement has {detail} downsampling rules, which is the limit",
-    Reason.RULE_INVALID: "the downsampling rule cannot be: number {detail} does not fit",
-    Reason.ROLLUP_STALE: "the rollup continues from {detail}, where its rule does not stand",
+    Reason.RULE_INVALID: "the downsampling rule is invalid: number {detail} does not fit",
+    Reason.ROLLUP_STALE: "the rollup continues from {detail}, but its rule stands elsewhere",
     Reason.TRIM_EARLY: "retention does not allow to trim after {detail} ns",
-    Reason.QUERY_INVALID: "the query cannot be: number {detail} does not fit",
+    Reason.QUERY_INVALID: "the query is invalid: number {detail} does not fit",
     Reason.QUERY_TOO_LARGE: "the query would touch {detail} points or series, above the limit",
-    Reason.TRIM_STALE: "the trim goes on behind series {detail}",
+    Reason.TRIM_STALE: "the trim continues after series {detail}",
     Reason.HOLD_UNKNOWN: "there is no hold of that name",
     Reason.HOLD_EXISTS: "a hold of that name exists, and keeps entries from index {detail} on",
     Reason.HOLDS_FULL: "there are {detail} holds, which is the limit",

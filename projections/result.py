@@ -1,13 +1,13 @@
-"""What applying an entry says: results are values, and a refusal is a result.
+"""Results: what applying an entry returns. A refusal is a result, not an exception.
 
 * ``Applied``   the entry took effect. What it wrote has the entry's index as its version.
-* ``Refused``   it did not, for a stable reason; state is as before, on every replica.
+* ``Refused``   it did not, for a stable reason; the state is unchanged, on every replica.
 * ``Duplicate`` a session sent it before; the first result is repeated, nothing was done again.
-* ``Skipped``   the entry is at or below the applied index: a replay met known ground.
+* ``Skipped``   the entry is at or below the applied index: a replay met an entry again.
 * ``Pending``   the entry belongs to a batch whose last entry has not come yet.
 
-Sessions and snapshots keep results, so they have bytes (docs/payloads.md). Text is not among
-them: a message is made from reason and number when somebody reads it.
+Sessions and snapshots store results, so they have an encoding (docs/payloads.md). It holds no
+text: a message is made from reason and number when it is read.
 """
 
 import struct
@@ -19,7 +19,7 @@ from onelog.projections.reasons import MESSAGES, Reason
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The entry took effect; what the fields mean is told with each operation."""
+    """The entry took effect; each operation defines what the fields mean."""
 
     number: int = 0
     value: bytes | None = None
@@ -27,9 +27,9 @@ class Applied:
 
 
 class Repeated(Applied):
-    """An ``Applied`` whose entry is no data: what it brings came with an entry before it.
+    """An ``Applied`` whose entry is void: an earlier entry brought the same data.
 
-    It equals the ``Applied`` that a session or a snapshot makes of it.
+    It equals the plain ``Applied`` that is read back from a session or a snapshot.
     """
 
     __slots__ = ()
@@ -48,7 +48,7 @@ class Repeated(Applied):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The entry (or a read) had no effect; ``detail`` is the number that the message speaks of."""
+    """The entry (or a read) was refused; ``detail`` is the number in its message."""
 
     reason: Reason
     detail: int = 0
@@ -56,7 +56,7 @@ class Refused:
 
     @property
     def message(self) -> str:
-        """The reason in words, for people."""
+        """The reason as text."""
         cause = "" if self.cause is None else self.cause.name
         return MESSAGES[self.reason].format(detail=self.detail, cause=cause)
 
@@ -76,7 +76,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The entry waits for the rest of its batch."""
+    """The batch of the entry is not complete yet."""
 
 
 Outcome = Applied | Refused
@@ -116,10 +116,10 @@ _PLAIN = _APPLIED.pack(_KIND_APPLIED, 0, 0)  # what most operations of a batch g
 
 
 def encode_result(result: Outcome) -> bytes:
-    """Return the bytes of a result that a session or a snapshot keeps."""
+    """Encode a result for a session or a snapshot."""
     if isinstance(result, Refused):
         cause = 0 if result.cause is None else int(result.cause)
-        # A detail may repeat any 64-bit field, signed or not: no machine width holds both.
+        # A detail may be any 64-bit field, signed or not: 64 bits do not hold both.
         detail = result.detail.to_bytes(16, "little", signed=True)
         return _REFUSED.pack(_KIND_REFUSED, int(result.reason), cause, detail)
     if result.value is None and not result.results:
@@ -137,7 +137,7 @@ def encode_result(result: Outcome) -> bytes:
 
 
 def decode_result(data: bytes) -> Outcome:
-    """Return the result that ``data`` is; raise ``BadResult`` for anything else."""
+    """Decode a result; raise ``BadResult`` for any other bytes."""
     try:
         result, end = _decode(data, 0, 0)
     except (struct.error, IndexError, ValueError) as error:

@@ -1,35 +1,29 @@
 """The router: the one place where entries of the log become state.
 
-It feeds entries to the handlers of the projection that owns them, once and in order. Invariants:
+It hands each entry to the handler of the projection that owns it, once and in order. Invariants:
 
-* ``applied_index`` is the last entry that took part; the next one has the index after it. An
-  entry at or below it is skipped (a replay), one beyond the next is a programmer's error.
-* Applying never fails on account of what an entry holds: bad bytes are refused, counted, and the
-  next entry comes. Any exception that does come out of ``apply`` means that this replica can no
+* ``applied_index`` is the last entry that was applied; the next one has the index after it. An
+  entry at or below it is skipped (a replay), one beyond the next is a programming error.
+* Apply never fails because of what an entry holds: bad bytes are refused and counted, and apply
+  continues with the next entry. An exception out of ``apply`` means that this replica can no
   longer vouch for its state and must stop.
-* What is refused or repeated is void: the log notes that the entry is no data.
-* While a batch is being collected the state does not change; dumps and hashes of a position
-  inside of a batch are not to be had.
+* A refused or repeated entry is void: the log notes that it is no data.
+* While a batch is being collected the state does not change; there is no dump and no hash of a
+  position inside a batch.
 
 Entries are applied in spans: consecutive entries of one type, one log time, one prefix and, in a
 session, of one session. What is looked up for an entry is looked up once for its span. Where a
 group is cut into spans makes no difference to results or state. A single entry is a span of one.
 
-Results: ``apply`` answers Pending for the entries of a batch until the last one, whose answer is
-that of the whole batch. ``apply_group`` puts that answer at the batch's first entry, and the
-result of each operation at its own.
+A batch is one ``batch`` entry, which may hold conditions, and the entries that it counts, of any
+owner, all in one group. They are collected until the last one has come and then run together, so
+no read sees half of a batch. If a condition fails or an entry is refused, every projection rolls
+back and the whole range of indexes is void. A refusal names the operation by its position among
+all operations of the batch; an entry is one operation, except ``put_many``, which is one per put.
 
-Batch
------
-Batches: conditions, then entries of any owner, all or nothing.
-
-A batch is one ``batch`` entry and the entries that it counts, all in one group. Its entries are
-collected until the last one is there and then run in one go, so that no read in between sees half
-of it. When a condition fails or an entry is refused, every projection rolls back and the whole
-range of indexes is void.
-
-Which operation was refused is said by its position among all of them: an entry is one operation,
-except ``put_many``, which is as many as it has puts.
+``apply`` returns Pending for the entries of a batch until the last one, which gets the result of
+the whole batch. ``apply_group`` puts that result at the batch's first entry, and the result of
+each operation at its own entry.
 """
 
 import struct
@@ -86,8 +80,8 @@ from onelog.ual.entry import (
 from onelog.ual.errors import CorruptPayload, PayloadTooLarge
 
 
-class Judge(Protocol):
-    """Who can tell whether conditions on keys hold: the KV projection."""
+class ConditionChecker(Protocol):
+    """Evaluates conditions on keys; the KV projection implements it."""
 
     def first_failed(self, namespace: str, conditions: Sequence[Condition]) -> int | None:
         """Return the position of the first condition that does not hold."""
@@ -104,12 +98,12 @@ class OpenBatch:
 
     @property
     def complete(self) -> bool:
-        """Whether the last entry is there."""
+        """Whether the last entry has come."""
         return len(self.entries) == self.command.entry_count
 
     @property
     def missing_count(self) -> int:
-        """How many entries are still to come."""
+        """The number of entries still to come."""
         return self.command.entry_count - len(self.entries)
 
     @property
@@ -127,7 +121,7 @@ def refusal(entries: Sequence[Entry], at: int, refused: Refused) -> Refused:
 
 
 def _operation_count(entry: Entry) -> int:
-    """Return how many operations an entry is that was applied."""
+    """Count the operations of an entry that was applied."""
     if entry.entry_type != TYPE_PUT_MANY:
         return 1
     _, body = read_prefix(entry.plain_payload())
@@ -135,7 +129,7 @@ def _operation_count(entry: Entry) -> int:
 
 
 def spread(result: Result, entry_count: int) -> list[Result]:
-    """Return the results of a batch's entries, given the one result of the batch."""
+    """Return one result per entry of a batch, given the result of the whole batch."""
     if isinstance(result, Applied):
         return list(result.results)
     assert isinstance(result, Refused | Duplicate), result
@@ -145,13 +139,13 @@ def spread(result: Result, entry_count: int) -> list[Result]:
 # Router
 
 SPAN_ENTRIES_MAX = 128
-# Prefixes that are known to be sound; when there are more, from scratch.
+# Valid prefixes that are cached; the cache is cleared when it is full.
 PREFIXES_MAX = 1024
 _unpack_request = struct.Struct("<QQ").unpack_from  # sequence, first_unacknowledged
 _TYPES_SYSTEM_END = (OWNER_SYSTEM + 1) << 8
 Opened = tuple[Handler, bytes, bytes, int]
-"""For an entry: its handler; its payload, decompressed; its prefix without a session; and where its
-session begins, 0 if there is none."""
+"""An entry's handler, its decompressed payload, its prefix without a session, and the position of
+its session in the payload, 0 if there is none."""
 
 
 class ProjectionRouter:
@@ -163,7 +157,7 @@ class ProjectionRouter:
         notes: Notes,
         *,
         system: System,
-        judge: Judge,
+        checker: ConditionChecker,
         position: Position,
     ) -> None:
         assert OWNER_SYSTEM not in table, "the system projection is not in the table"
@@ -171,17 +165,17 @@ class ProjectionRouter:
         self._table = {owner: table[owner] for owner in sorted(table)}
         self._notes = notes
         self._system = system
-        self._judge = judge
+        self._checker = checker
         self._position = position
         self._batch: OpenBatch | None = None
         self._handlers: dict[int, Handler] = dict(system.handlers())
-        # Types of which a span in a session has one entry: a system entry may end the session, a
-        # large result may fill it.
+        # Types that are applied one entry at a time in a session: a system entry may end the
+        # session, a large result may fill it.
         self._alone = set(self._handlers)
         for projection in self._table.values():
             self._handlers.update(projection.handlers())
             self._alone.update(projection.large_results)
-        # What opens a payload up to a session, to the same without a session.
+        # From the bytes before a session to the same prefix without the session flag.
         self._prefixes: dict[bytes, bytes] = {}
         self.refused_counts: Counter[Reason] = Counter()
         self._duplicate_count = 0
@@ -199,12 +193,12 @@ class ProjectionRouter:
 
     @property
     def in_batch(self) -> bool:
-        """Whether the entries of a batch are still to come."""
+        """Whether a batch is being collected."""
         return self._batch is not None
 
     @property
     def batch_index(self) -> int:
-        """The entry that opened the batch which is being collected; 0: there is none."""
+        """The index of the entry that opened the current batch; 0: there is none."""
         return 0 if self._batch is None else self._batch.head.index
 
     def apply(self, entry: Entry) -> Result:
@@ -212,7 +206,7 @@ class ProjectionRouter:
         return self.apply_group((entry,))[0]
 
     def apply_group(self, entries: Sequence[Entry]) -> list[Result]:
-        """Apply entries in order and return one result each."""
+        """Apply entries in order; return one result for each."""
         results: list[Result] = []
         position = self._position
         head_at: int | None = None  # of the batch, if its head is among the entries
@@ -241,9 +235,9 @@ class ProjectionRouter:
         return min((each for each in deadlines if each is not None), default=None)
 
     def due(self, now_ns: int, limit: int) -> list[Draft]:
-        """Return what to propose at this time: expiries of ``limit`` things, and chores.
+        """Return what to propose now: an expiry of up to ``limit`` items, and chores.
 
-        Nothing changes until they are applied: asked again before that, it answers the same.
+        Nothing changes until they are applied: until then the answer stays the same.
         """
         found = self._system.due(now_ns, limit)
         for projection in self._table.values():
@@ -278,7 +272,7 @@ class ProjectionRouter:
 
     def state_hashes(self) -> dict[int, int]:
         """Return the hash of each projection by owner, the system's included."""
-        assert self._batch is None, "a batch is half collected"
+        assert self._batch is None, "a batch is incomplete"
         hashes = {OWNER_SYSTEM: self._system.state_hash()}
         for owner, projection in self._table.items():
             hashes[owner] = projection.state_hash()
@@ -297,8 +291,11 @@ class ProjectionRouter:
         return sizes
 
     def evict(self, size: int) -> int:
-        """Move about ``size`` bytes out of memory; return how many it were."""
-        assert self._batch is None, "a batch is half collected"
+        """Move about ``size`` bytes out of memory; return the number moved.
+
+        Nothing calls it yet: it is for memory budgets, which move values to a spill store.
+        """
+        assert self._batch is None, "a batch is incomplete"
         freed = 0
         for projection in self._table.values():
             if freed < size:
@@ -306,7 +303,7 @@ class ProjectionRouter:
         return freed
 
     def counts(self) -> dict[str, int]:
-        """Return how many things there are, and what became of the entries since the start."""
+        """Return the number of objects, and of entries since the start by their outcome."""
         counts = {
             "refused": self.refused_counts.total(),
             "duplicate": self._duplicate_count,
@@ -326,10 +323,10 @@ class ProjectionRouter:
         return sections
 
     def load(self, sections: Mapping[int, Iterable[bytes]]) -> None:
-        """Take over the sections of a snapshot into a fresh router.
+        """Load the sections of a snapshot into a fresh router.
 
-        Raises ``CorruptSection`` where they are damaged or do not have the hashes that were
-        noted when they were written; the router is of no use then.
+        Raises ``CorruptSection`` if they are damaged or do not have the hashes that were noted
+        when they were written; the router is unusable then.
         """
         assert self.applied_index == 0, "only a fresh router can load"
         owners = [OWNER_SYSTEM, *self._table]
@@ -348,7 +345,7 @@ class ProjectionRouter:
 
     def check(self) -> None:
         """Assert every invariant of every projection."""
-        assert self._batch is None or not self._batch.complete, "a batch was left lying"
+        assert self._batch is None or not self._batch.complete, "a complete batch was not run"
         self._system.check()
         for projection in self._table.values():
             projection.check()
@@ -474,7 +471,7 @@ class ProjectionRouter:
         results: list[Result],
         head_at: int | None,
     ) -> None:
-        """Take what a batch still lacks, all at once, and add the results."""
+        """Collect all missing entries of a batch that have come, and add their results."""
         position, at = self._position, len(results)
         taken = entries[at : at + batch.missing_count]
         last = taken[-1]
@@ -513,9 +510,9 @@ class ProjectionRouter:
         return result
 
     def _run_batch(self, batch: OpenBatch) -> Outcome:
-        """Run a complete batch, wholly or not at all."""
+        """Run a complete batch, all or nothing."""
         assert batch.complete, f"{len(batch.entries)} of {batch.command.entry_count} entries"
-        failed = self._judge.first_failed(batch.prefix.namespace, batch.command.conditions)
+        failed = self._checker.first_failed(batch.prefix.namespace, batch.command.conditions)
         if failed is not None:
             return Refused(Reason.CONDITION_FAILED, failed)
         owners = self._table.values()
@@ -536,7 +533,7 @@ class ProjectionRouter:
         return Applied(len(results), None, tuple(results))
 
     def _apply_inner(self, entries: Sequence[Entry], at: int) -> Sequence[Outcome]:
-        """Apply a span of a batch: not of system entries, and without a session of its own."""
+        """Apply a span inside a batch: no system entries, and no session of its own."""
         entry_type, flags, _, index, timestamp_ns, _, _ = entry = entries[at]
         if not flags & FLAG_CONDITIONAL or entry_type >> 8 == OWNER_SYSTEM:
             return (Refused(Reason.BATCH_MALFORMED),)
@@ -550,7 +547,7 @@ class ProjectionRouter:
         return handler(prefix, index, timestamp_ns, payloads)
 
     def _note(self, results: Sequence[Result], index: int) -> None:
-        """Count results that had no effect, and tell the log which entries are void."""
+        """Count results without effect, and note in the log which entries are void."""
         if not results or (results[0] is APPLIED and results.count(APPLIED) == len(results)):
             return
         for at, result in enumerate(results, index):
@@ -568,7 +565,7 @@ class ProjectionRouter:
 
 
 def _cut(entries: Sequence[Entry], at: int, payload: bytes, head: bytes) -> list[bytes]:
-    """Return the payloads of the span that begins at ``at``: all of them open with ``head``.
+    """Return the payloads of the span that begins at ``at``: all of them start with ``head``.
 
     ``payload``: the first of them, decompressed.
     """

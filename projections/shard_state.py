@@ -1,12 +1,12 @@
-"""Which projections there are, how they are put together, and what can be answered before apply.
+"""All projections of a shard, how they are connected, and what can be answered before apply.
 
 To add a projection: write it (projection.py says what it must do) and name it here.
 
-``needs_result`` decides on the bytes of a draft alone whether its answer can be given before it is
-applied: if its only result, when it takes effect, is that it did (``Operation.is_blind``).
-A counter's new value, a lease's id, a condition that holds or does not, a session's first result:
-these exist only once the entry is applied. What is answered early may still be refused when it is
-applied (its namespace is gone, or full): whoever asks for an early answer gives up hearing of that.
+``needs_result`` decides from the bytes of a draft whether the client can be answered before the
+entry is applied. It can if success is all that the result would say (``Operation.is_blind``). A
+counter's new value, a lease's id, the outcome of a condition or a session's first result exist only
+once the entry is applied. An entry that was answered early may still be refused by apply (its
+namespace was deleted or is full): a client that asks for an early answer is not told.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from onelog.ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_STREAM, OWNER_TIMESERI
 
 @dataclass(frozen=True, slots=True)
 class Projections:
-    """A router with its projections, for those who read from them."""
+    """A router with its projections, for reads."""
 
     router: ProjectionRouter
     system: System
@@ -40,7 +40,7 @@ class Projections:
 
 
 def build_projections(notes: Notes, spill: SpillStore | None = None) -> Projections:
-    """Return a fresh set of projections that has applied nothing."""
+    """Return fresh projections that have applied nothing."""
     position = Position()
     kv = KV(position, spill)
     queue = Queue(position)
@@ -49,12 +49,12 @@ def build_projections(notes: Notes, spill: SpillStore | None = None) -> Projecti
     everything: tuple[Projection, ...] = (kv, queue, stream, series)
     table = {projection.owner: projection for projection in everything}
     system = System(table)
-    router = ProjectionRouter(table, notes, system=system, judge=kv, position=position)
+    router = ProjectionRouter(table, notes, system=system, checker=kv, position=position)
     return Projections(router, system, kv, queue, stream, series)
 
 
 _PREFIX_SIZE_MIN = 3
-# So much of a body is looked at.
+# The number of bytes of a body that ``is_blind`` gets.
 _BODY_SIZE = 16
 _MODELS = (
     (OWNER_KV, KV_OPERATIONS),
@@ -71,7 +71,7 @@ _BLIND: dict[int, Callable[[bytes], bool]] = {
 
 
 def needs_result(draft: tuple[int, bytes, int]) -> bool:
-    """Tell whether the answer to this entry exists only when it is applied."""
+    """Return whether the answer to this entry exists only once it is applied."""
     entry_type, payload, flags = draft
     is_blind = _BLIND.get(entry_type)
     if is_blind is None or flags or len(payload) < _PREFIX_SIZE_MIN:

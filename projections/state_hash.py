@@ -3,8 +3,8 @@
 It is a multiset hash. Every logical item (a version of a key, a lease, a stored result, …) is
 written as canonical bytes and hashed with xxh3, 64 bits, seeded with its version; the hash of a
 projection is the sum of its items modulo 2**64. So adding and removing an item is one addition,
-order and place do not matter, and a replica that got there by another way (replay, snapshot,
-eviction) has the same number at the same index.
+order and place do not matter, and a replica that reached the state in another way (by replay,
+snapshot or eviction) has the same number at the same index.
 
 64 bits find accidental differences, which is their purpose: two differing states agree with a
 probability of 2**-64 at each comparison. They do not withstand somebody who constructs keys to

@@ -1,17 +1,17 @@
-"""Undo: what a batch or a transaction needs to take back what it did.
+"""Undo: how a batch or a transaction rolls back what it did.
 
 State changes are noted as the call that reverses them. Rolling back runs those calls from the
-newest to the oldest, so each of them finds the state that its change left behind. Work that
-cannot be taken back (freeing a value that was moved out of memory) waits for the commit.
+newest to the oldest, so each finds the state that its change produced. Work that
+cannot be undone (freeing a value that was moved out of memory) waits for the commit.
 
-Nesting is by marks: a transaction inside a batch rolls back to its own mark and the batch goes on.
+Nesting is by marks: a transaction in a batch rolls back to its own mark and the batch continues.
 """
 
 from collections.abc import Callable
 
 
 class UndoLog:
-    """The changes since ``begin``; outside of one it is inactive and costs a test per change."""
+    """The changes since ``begin``; when inactive it costs one test per change."""
 
     __slots__ = ("_changes", "_deferred", "active")
 
@@ -26,24 +26,24 @@ class UndoLog:
         self.active = True
 
     def note(self, reverse: Callable[[], None]) -> None:
-        """Note the call that takes back a change that is being made."""
+        """Note the call that reverses a change that is being made."""
         if self.active:
             self._changes.append(reverse)
 
     def defer(self, work: Callable[[], None]) -> None:
-        """Do ``work`` when nothing can be taken back any more: now, or at the commit."""
+        """Do ``work`` once it can no longer be rolled back: now, or at the commit."""
         if self.active:
             self._deferred.append(work)
         else:
             work()
 
     def mark(self) -> tuple[int, int]:
-        """Return the place to which ``rollback_to`` can return."""
+        """Return the argument for ``rollback_to``."""
         return len(self._changes), len(self._deferred)
 
     def rollback_to(self, mark: tuple[int, int]) -> None:
-        """Take back everything since ``mark``."""
-        assert self.active, "nothing to take back"
+        """Roll back everything since ``mark``."""
+        assert self.active, "nothing to roll back"
         self.active = False  # the reversing calls must not be noted themselves
         changes, deferred = mark
         while len(self._changes) > changes:
@@ -61,6 +61,6 @@ class UndoLog:
             work()
 
     def rollback(self) -> None:
-        """Take back everything and stop."""
+        """Roll back everything and stop."""
         self.rollback_to((0, 0))
         self.active = False

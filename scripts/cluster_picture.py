@@ -1,7 +1,7 @@
 """``make picture``: what ``onelog cluster up`` looks like, drawn from a real cluster.
 
-Starts three nodes, writes to them all the time, kills the leader of shard 0 with the command that
-people use, and draws the view once the others have taken over and gone on for a while.
+Starts three nodes under constant writes, kills the leader of shard 0 with the usual command, and
+draws the view once the others have taken over and have run for a while.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ async def write(client: AsyncClient, writer: int) -> None:
 
 
 async def watch(directory: ClusterDirectory) -> tuple[ClusterStatus, History]:
-    """Look at a cluster under load, kill a leader, and look for a while more."""
+    """Observe a cluster under load, kill a leader, and observe for a while more."""
     history = History()
     endpoints = [node.endpoint for node in directory.load().nodes]
     async with (

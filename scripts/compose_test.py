@@ -1,11 +1,11 @@
 """``make compose-test``: the real Dockerfile and docker-compose.yml, in real containers.
 
-Builds the image, brings the three nodes up, and writes through a client on this machine while a
-container is stopped and while the leader is cut off from the network. In the end every replica must
-have the same state, and nothing of the project may be left.
+Builds the image, starts the three nodes, and writes through a client on this machine while one
+container is stopped and while the leader is disconnected from the network. At the end every replica
+must have the same state, and nothing of the project may be left.
 
-The project has a name and a network of its own, so that a cluster that runs here is not touched.
-The machine has to be a Linux one: elsewhere the containers' addresses cannot be reached.
+The project has its own name and network, so that another cluster on this machine is not touched. It
+needs Linux: elsewhere the containers' addresses cannot be reached.
 """
 
 import os
@@ -63,7 +63,7 @@ class Cluster:
         """Ask the health check of the compose file, in the container."""
         container = self.container(name)
         if self.engine.name == "podman":
-            # Its timers are systemd's, which is not everywhere: run the check by hand.
+            # podman's timers need systemd, which may be missing: run the check by hand.
             return not self.engine.call("healthcheck", "run", container, check=False).returncode
         state = self.engine.call("inspect", "--format={{.State.Health.Status}}", container).stdout
         return str(state).strip() == "healthy"
@@ -117,7 +117,7 @@ class Cluster:
 
 
 def until(what: str, look: Callable[[], T | None]) -> T:
-    """Look again and again until there is something."""
+    """Poll until ``look`` returns something."""
     started_s = time.monotonic()
     while True:
         found = look()
@@ -130,7 +130,7 @@ def until(what: str, look: Callable[[], T | None]) -> T:
 
 
 def check_confinement(cluster: Cluster) -> None:
-    """The process is nobody, and can write nothing but its data."""
+    """Check that the process has no privileges and can write only its data."""
     code, user = cluster.in_container("n1", "id", "-u")
     assert (code, user) == (0, "10001"), (code, user)
     code, _ = cluster.in_container("n1", "touch", "/opt/onelog/x")
@@ -140,7 +140,7 @@ def check_confinement(cluster: Cluster) -> None:
 
 
 def check_stopped_container(cluster: Cluster) -> None:
-    """A node that is stopped is missed by nobody, and catches up."""
+    """Check that clients do not notice a stopped node, and that it catches up."""
     started_s = time.monotonic()
     cluster.engine.compose("stop", "n3")
     state = cluster.engine.call(
@@ -155,7 +155,7 @@ def check_stopped_container(cluster: Cluster) -> None:
 
 
 def check_partition(cluster: Cluster) -> None:
-    """A leader that is cut off is replaced by the majority, and follows when it is back."""
+    """Check that the majority replaces a disconnected leader, which then follows."""
     name = cluster.leader(0)
     container, network = cluster.container(name), f"{PROJECT}_onelog"
     say(f"   {name} leads shard 0: cutting it off")
@@ -170,7 +170,7 @@ def check_partition(cluster: Cluster) -> None:
 
 
 def clean_up(engine: Engine) -> None:
-    """Remove all that was made but the base image, and look whether that is so."""
+    """Remove everything but the base image, and check that it is gone."""
     engine.compose("down", "--volumes")
     engine.call("image", "rm", IMAGE, check=False)
     label = f"--filter=label=com.docker.compose.project={PROJECT}"

@@ -1,16 +1,16 @@
-"""An engine for containers, whatever this machine has: Docker, or podman with podman-compose.
+"""The container engine of this machine: Docker, or podman with podman-compose.
 
-Docker is used if its engine answers, else podman; what is missing of the latter is installed, with
-a word. If no registry can be reached, the base image is made by debootstrap.
+Docker is used if its engine answers, otherwise podman; missing parts of podman are installed, with
+a message. If no registry can be reached, debootstrap makes the base image.
 
-Variables that change what is done:
+Environment variables:
 
 * ``COMPOSE_TEST_ENGINE``: ``docker`` or ``podman``;
 * ``COMPOSE_TEST_BUILD_ARGS``: further flags of ``podman build``;
 * ``COMPOSE_TEST_RUN_ARGS``: further flags of ``podman run``;
 * ``COMPOSE_TEST_MIRROR``: where debootstrap takes Debian from;
-* ``COMPOSE_TEST_PIP_CONF``, ``COMPOSE_TEST_CA``: pip's configuration and the authorities that the
-  build trusts; without, those of this machine.
+* ``COMPOSE_TEST_PIP_CONF``, ``COMPOSE_TEST_CA``: pip's configuration and the certificate
+  authorities for the build; by default those of this machine.
 """
 
 import os
@@ -27,9 +27,9 @@ BASE_IMAGE = "localhost/onelog-compose-test-python"
 SUITE = "bookworm"
 BUILD_S_MAX = 1800
 COMMAND_S_MAX = 300
-# podman asks for as many as there can be, which not every machine gives.
+# By default podman asks for the highest limits, which not every machine allows.
 LIMITS = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096")
-# What pip reads, and whom it trusts: found here, used in the build, and not kept in the image.
+# pip's configuration and certificates: taken from here, used in the build, not kept in the image.
 SECRETS = {
     "pip": ("COMPOSE_TEST_PIP_CONF", "/etc/pip.conf"),
     "ca": ("COMPOSE_TEST_CA", "/etc/ssl/certs/ca-certificates.crt"),
@@ -37,7 +37,7 @@ SECRETS = {
 
 
 def say(text: str) -> None:
-    """Tell whoever watches what happens."""
+    """Print a line of progress."""
     print(text, flush=True)
 
 
@@ -60,7 +60,7 @@ def run(
 
 @dataclass(frozen=True)
 class Engine:
-    """How containers and compose projects are spoken to."""
+    """The commands that control containers and compose projects."""
 
     name: str
     compose_command: tuple[str, ...]
@@ -79,7 +79,7 @@ class Engine:
 
 
 def find_engine(project: str) -> Engine:
-    """Return what this machine has, installing podman where there is nothing."""
+    """Return the engine of this machine; install podman if there is none."""
     asked = os.environ.get("COMPOSE_TEST_ENGINE")
     has_docker = shutil.which("docker") and not run("docker", "info", check=False).returncode
     if asked == "docker" or (asked is None and has_docker):

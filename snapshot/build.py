@@ -1,37 +1,32 @@
-"""Building a snapshot beside the live state: previous snapshot, plus the log, gives the next one.
+"""Building a snapshot beside the live state: the previous snapshot plus the log gives the next one.
 
 The builder never sees the server's memory. It loads the newest kept snapshot into a router of its
-own, replays the log to the target index, and writes what it has. The server noted its own state
-hash when it stood at that index; if the builder's is the same, the snapshot is right, and replay
-has been shown once more to give the live state (``SnapshotStore.accept``).
+own, replays the log to the target index, and writes the result. The server noted its own state
+hash at that index; if the builder's is the same, the snapshot is right, and replay has been shown
+once more to give the live state (``SnapshotStore.accept``).
 
-``BuildRequest`` says all that the builder needs, fixed at one moment of the server:
+``BuildRequest`` has everything that the builder needs, fixed at one moment of the server:
 
-* ``target_index`` is the end of a group, applied and durable there. So it is never cut, and the
-  files hold it whatever the server goes on to do.
+* ``target_index`` is the end of a group that is applied and durable there. So it is never cut, and
+  the files hold it whatever the server does next.
 * ``sealed_index`` is what was *durably* sealed. A segment sealed since may lose its new name in a
   crash, and then its notes are needed: the snapshot has them from ``sealed_index`` on.
 
 Segments are read as an offline reader does (``onelog.ual.offline.reader``), so appending,
-sealing and retention go on meanwhile. Both messages are JSON, like everything that crosses a
-process here.
+sealing and retention continue meanwhile.
 
-Builder
--------
-The builder's process: ``python -m onelog.snapshot.build``, one request in, one snapshot out.
-
-It reads one line of JSON from stdin (``BuildRequest``) and writes lines of JSON to stdout::
+The process, ``python -m onelog.snapshot.build``, reads one line of JSON from stdin
+(``BuildRequest``) and writes lines of JSON to stdout::
 
     {"phase": "replay", "done": 4096, "total": 100000}      any number of times
     {"result": {…}}  or  {"error": {"reason": …, "message": …}}   the last line
 
-Stdin stays open while somebody waits for the result. Its end means that the server is gone or has
-lost interest, and the builder stops: an orphan would write into a directory that the next server
-has tidied. Whatever ends it, by its own hand it leaves no file behind; killed, it leaves a ``.tmp``
-that ``BuilderProcess`` or the next opening removes.
-
-It runs at low priority (``BuilderProcess`` sees to that), so that building does not take the
-processor from serving, and with the memory that the request allows it.
+Stdin stays open while the server waits for the result. When it closes, the server is gone or has
+cancelled, and the builder stops: an orphan would write into a directory that the next server has
+tidied. A builder that stops by itself leaves no file; a killed one leaves a ``.tmp`` that
+``BuilderProcess`` or the next opening removes. It runs at low priority (set by ``BuilderProcess``),
+so that building does not take the processor from serving, and within the memory limit of the
+request.
 """
 
 import json
@@ -66,14 +61,14 @@ from onelog.ual.segments.notes import ApplyNotes
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """What the live state was at an index: the proof that a snapshot must pass."""
+    """The hash of the live state at an index, which a snapshot must match."""
 
     index: int
     state_hash: str
 
     @staticmethod
     def of(router: Router) -> "Capture":
-        """Note where a router stands; it must be between two groups."""
+        """Capture a router's index and hash; it must be between two groups."""
         return Capture(router.applied_index, hash_text(router))
 
 
@@ -97,7 +92,7 @@ class BuildRequest:
 
     @property
     def directory(self) -> Path:
-        """Where that file is going to be."""
+        """The directory of that file."""
         return shard_paths(Path(self.data_dir), self.shard).snapshots
 
     def encode(self) -> str:
@@ -114,7 +109,7 @@ class BuildRequest:
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """A snapshot that is durable and not listed yet, and what it took to make it."""
+    """A snapshot that is durable and not listed yet, and statistics of the build."""
 
     record: SnapshotRecord
     proposal: int
@@ -171,9 +166,9 @@ def build_in_process(
     make_state: Callable[[ApplyNotes], StateT],
     progress: Progress = no_progress,
 ) -> BuildResult:
-    """Build the snapshot that was asked for, in this process; the file is durable on return.
+    """Build the requested snapshot in this process; the file is durable on return.
 
-    The separate process does just this. A callback that raises stops it and nothing is left behind.
+    The separate process calls this. A callback that raises stops it, and no file is left.
     """
     paths = shard_paths(Path(request.data_dir), request.shard)
     notes = ApplyNotes()
@@ -238,18 +233,18 @@ def build_in_process(
 
 # Builder
 
-STEPS_PER_PHASE = 100  # reports; few enough that a pipe nobody reads cannot fill up
-BYTES_PER_STEP = 64 << 20  # where the end is not known
+STEPS_PER_PHASE = 100  # reports; few enough that an unread pipe cannot fill up
+BYTES_PER_STEP = 64 << 20  # if the total is unknown
 
 
 def main() -> int:
     """Build what stdin asks for; return the exit code."""
-    # The messages get a descriptor of their own. Whatever else prints, prints to stderr.
+    # The messages get a descriptor of their own. Any other output goes to stderr.
     messages = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     request = BuildRequest.decode(sys.stdin.readline())
     if request.memory_bytes_max:
-        # What is written to, not what is mapped: beyond it there is a MemoryError, which is told.
+        # Limits written memory, not mappings: beyond it a MemoryError is raised and reported.
         resource.setrlimit(resource.RLIMIT_DATA, (request.memory_bytes_max,) * 2)
     try:
         result = build_in_process(
@@ -266,8 +261,8 @@ def main() -> int:
 def _memory_bytes_peak() -> int:
     """Return the most memory that this process has held.
 
-    Not ``ru_maxrss``: it counts the moment before this program took the place of a copy of the
-    server, so it is never less than what the server holds.
+    Not ``ru_maxrss``: it includes the moment between fork and exec, when this process was a copy of
+    the server, so it is never less than what the server holds.
     """
     try:
         status = Path("/proc/self/status").read_text("ascii")
@@ -277,20 +272,20 @@ def _memory_bytes_peak() -> int:
 
 
 def _is_abandoned() -> bool:
-    """Tell whether the other end of stdin is closed; nothing is sent there after the request."""
+    """Return whether the other end of stdin is closed; nothing is sent after the request."""
     return bool(select.select([0], [], [], 0)[0])
 
 
 def _reporter(
     messages: TextIO, is_abandoned: Callable[[], bool]
 ) -> Callable[[Phase, int, int], None]:
-    """Return a progress callback that tells each hundredth part once."""
+    """Return a progress callback that reports each hundredth part once."""
     last: tuple[Phase, int] | None = None
 
     def report(phase: Phase, done: int, total: int) -> None:
         nonlocal last
         if is_abandoned():
-            raise BuilderCancelled("nobody waits for the snapshot any more")
+            raise BuilderCancelled("the server no longer waits for the snapshot")
         step = done * STEPS_PER_PHASE // total if total else done // BYTES_PER_STEP
         if last != (phase, step):
             last = phase, step

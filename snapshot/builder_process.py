@@ -1,10 +1,10 @@
 """Starting, watching and stopping the builder's process, without ever blocking an event loop.
 
-``poll`` takes what the builder has said so far and returns at once; ``fileno`` becomes readable
-when there is something to take. So an event loop calls ``poll`` when told, a thread calls ``wait``.
+``poll`` handles the messages that have arrived and returns at once; ``fileno`` becomes readable
+when there are any. So an event loop calls ``poll`` when it is readable, a thread calls ``wait``.
 
-However it ends, nothing stays behind: an error, a timeout, a cancel and a death of the process all
-kill what still runs and remove the file it was writing. A result is returned only when the file is
+However it ends, nothing is left: after an error, a timeout, a cancel or a death, the process is
+killed and the file that it was writing is removed. A result is returned only when the file is
 durable under its name; keeping it is the caller's next step (``SnapshotStore.accept``).
 """
 
@@ -28,8 +28,8 @@ TIMEOUT_S = 3_600.0
 NICENESS = 10  # that a builder has beyond its server's
 MESSAGE_SIZE_MAX = 1 << 20  # of one line; the builder's are far shorter
 _READ_SIZE = 64 << 10
-# numpy's linear algebra, which nobody here needs, would start a thread for each core, and those
-# look for work before they sleep: a tenth of what a builder takes to start.
+# numpy's linear algebra is not needed here, but would start a spinning thread for each core: a
+# tenth of the processor time that a builder takes to start.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 _ROOT = Path(__file__).parents[2]
 
@@ -62,14 +62,14 @@ class BuilderProcess:
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **_ENVIRONMENT},
         )
-        # From here, not by itself: to import all that it needs takes it most of a second.
+        # Set from here: the builder's imports alone take most of a second.
         with contextlib.suppress(ProcessLookupError):  # it has ended at once
             os.setpriority(os.PRIO_PROCESS, self._process.pid, os.nice(0) + NICENESS)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
         os.set_blocking(self._stdout.fileno(), False)
-        # A builder that died at once does not read; that shows when its words are taken.
+        # A builder that died at once does not read; ``poll`` reports that.
         with contextlib.suppress(BrokenPipeError):
             self._stdin.write(request.encode().encode() + b"\n")
             self._stdin.flush()
@@ -86,8 +86,8 @@ class BuilderProcess:
     def poll(self) -> BuildResult | None:
         """Return the result if the build is done, None while it is running.
 
-        Raises ``BuilderFailed``, ``BuilderTimeout`` or ``BuilderCancelled`` once nothing of it is
-        left, and again each time.
+        Raises ``BuilderFailed``, ``BuilderTimeout`` or ``BuilderCancelled`` after cleaning up, and
+        again at each call.
         """
         if self._failure is not None:
             raise self._failure
@@ -120,9 +120,9 @@ class BuilderProcess:
         return result
 
     def cancel(self) -> None:
-        """Stop the build; what it was writing is gone when this returns.
+        """Stop the build; its file is removed when this returns.
 
-        Once there is a result the file is the caller's, and this does nothing.
+        After a result the file belongs to the caller, and this does nothing.
         """
         if self._result is None and self._failure is None:
             self._give_up(BuilderCancelled("the build was cancelled"))

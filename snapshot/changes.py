@@ -1,19 +1,19 @@
-"""What each entry of a range did to keys and to messages, with what was before: by replay.
+"""What each entry of a range did to keys and messages, with their previous state: by replay.
 
-A state right before the range goes forward entry by entry (``PastState.steps``). After each one
-that took effect, the notes of its projection say what it did (``projections/kv/changes.py``,
-``projections/queue/changes.py``) and are taken away, so that none is ever forgotten. Refused
-entries and refused batches leave nothing.
+A state right before the range moves forward entry by entry (``PastState.steps``). After each entry
+that took effect, the notes of its projection (``projections/kv/changes.py``,
+``projections/queue/changes.py``) say what it did; they are read and reset at once, so that none is
+evicted. Refused entries and refused batches leave no notes.
 
 Keys: every version that was written, and every new lifetime; the keys of a namespace that is
 deleted are deleted one by one. ``previous`` is what the key was right before the entry, also
 inside of a batch.
 
-Messages: one event for each message. Besides what watchers hear (``Kind``):
+Messages: one event for each message. Besides the kinds that watchers get (``Kind``):
 
 * a message that dies ``arrived`` in the queue of dead letters;
 * a redrive is ``moved`` for the queue that the dead letters leave, ``redriven`` for the other one;
-* a queue that goes with its namespace is ``deleted``.
+* a queue that is deleted with its namespace is ``deleted``.
 
 So the events of a queue add up to its law (docs/queue.md). States are looked up after the entry;
 inside of a batch, which changes everything at once, they are those at its end. What a message was
@@ -34,7 +34,7 @@ from onelog.projections.queue.commands import (
     Redrive,
     RedriveStep,
     decode_command,
-    notes_of,
+    find_notes,
 )
 from onelog.projections.queue.table import (
     DELIVERIES_SHIFT,
@@ -42,7 +42,7 @@ from onelog.projections.queue.table import (
     PRIORITY_SHIFT,
     STATE_MASK,
     Row,
-    meta_of,
+    pack_meta,
 )
 from onelog.projections.shard_state import Projections
 from onelog.projections.system.commands import TYPE_EXPIRE, TYPE_NAMESPACE_DELETE
@@ -77,7 +77,7 @@ class KeyChange(NamedTuple):
 
 
 class QueueEvent(NamedTuple):
-    """An event of one message, or of a queue: without a message then."""
+    """An event of one message, or of a queue; then ``message_id`` is None."""
 
     index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody calls here
     position: int
@@ -102,7 +102,7 @@ class QueueEvent(NamedTuple):
 
 
 def key_changes(past: PastState, entries: Entries, last_index: int) -> Iterator[KeyChange]:
-    """Yield what the entries behind a state up to ``last_index`` did to keys, in order."""
+    """Yield what the entries after a state, up to ``last_index``, did to keys, in order."""
     kv = past.projections.kv
     kv.note_all()
     changes = kv.changes
@@ -142,14 +142,14 @@ def _key_change(entry: Entry, position: int, transaction: int, change: Change) -
 
 
 def queue_events(past: PastState, entries: Entries, last_index: int) -> Iterator[QueueEvent]:
-    """Yield what the entries behind a state up to ``last_index`` did to messages, in order."""
+    """Yield what the entries after a state, up to ``last_index``, did to messages, in order."""
     changes = past.projections.queue.changes
     changes.size_max = U64_MAX
     follower = _QueueEvents(past.projections)
     for transaction, unit in past.steps(entries, last_index):
         for entry in unit:
             if entry.owner == OWNER_QUEUE or entry.entry_type == TYPE_EXPIRE:
-                notes = notes_of(changes, entry)
+                notes = find_notes(changes, entry)
                 assert notes is not None, f"notes of {entry.index} are gone"
                 yield from follower.events(entry, transaction, notes)
             elif entry.entry_type == TYPE_NAMESPACE_DELETE:
@@ -158,12 +158,12 @@ def queue_events(past: PastState, entries: Entries, last_index: int) -> Iterator
 
 
 class _QueueEvents:
-    """Knows queues by id and messages as they were before the next entry."""
+    """The queues by id and the messages as they were before the next entry."""
 
     def __init__(self, projections: Projections) -> None:
         self._queues = projections.queue
         self._names: dict[int, tuple[str, str]] = {}
-        # By queue; a lookup would find what a batch has made of it at its end.
+        # By queue; a lookup in the state would show the end of a batch.
         self._dead_queues: dict[int, int] = {}
         # Of each live message: queue, since when, and what every row has, in one number.
         self._messages: dict[int, int] = {}
@@ -174,7 +174,7 @@ class _QueueEvents:
                 self._messages[row.id] = _pack(queue.id, row)
 
     def gone(self) -> list[Note]:
-        """Return that queues are deleted which went with their namespace."""
+        """Return notes that queues were deleted with their namespace."""
         queues = self._queues
         missing = [each for each in sorted(self._names) if queues.queue_by_id(each) is None]
         return [Note(Kind.DELETED, queue_id, []) for queue_id in missing]
@@ -185,7 +185,7 @@ class _QueueEvents:
         position = 0
         for note in notes:
             for queue_id, event, message_id in self._split(entry, note):
-                name = self._name_of(queue_id)
+                name = self._find_name(queue_id)
                 place = (entry.index, position, *head, name[0], queue_id, name[1])
                 states = self._states(queue_id, message_id)
                 yield QueueEvent(*place, event, message_id, *states)
@@ -197,11 +197,11 @@ class _QueueEvents:
         """Yield queue, event and message, one by one."""
         event = _EVENTS[note.kind]
         if note.kind in (Kind.CREATED, Kind.CONFIGURED):
-            command = _command_of(entry)
+            command = _decode_entry_command(entry)
             assert isinstance(command, QueueCreate | QueueConfigure), command
             self._dead_queues[note.queue] = command.config.dead_queue
         if note.kind is Kind.REDRIVEN:
-            command = _command_of(entry)
+            command = _decode_entry_command(entry)
             assert isinstance(command, Redrive | RedriveStep), command
             if command.queue == note.queue:
                 event = MOVED
@@ -212,10 +212,10 @@ class _QueueEvents:
             if note.kind is Kind.DEAD:
                 yield self._dead_queues[note.queue], ARRIVED, message_id
 
-    def _name_of(self, queue_id: int) -> tuple[str, str]:
+    def _find_name(self, queue_id: int) -> tuple[str, str]:
         name = self._names.get(queue_id)
         if name is None:
-            name = self._queues.name_of(queue_id)
+            name = self._queues.find_name(queue_id)
             assert name is not None, f"no queue {queue_id}"
             self._names[queue_id] = name
         return name
@@ -225,7 +225,7 @@ class _QueueEvents:
         return known is not None and known >> _META_BITS + _SINCE_BITS == queue_id
 
     def _states(self, queue_id: int, message_id: int | None) -> tuple[int | None, ...]:
-        """Return what a message is in a queue and what it was, and remember what it is."""
+        """Return the present and previous state of a message in a queue; remember the present."""
         before: tuple[int | None, ...] = (None,) * 4
         if message_id is None:
             return (None,) * 9
@@ -247,13 +247,13 @@ class _QueueEvents:
             del self._messages[message_id]
 
 
-def _command_of(entry: Entry) -> Command:
+def _decode_entry_command(entry: Entry) -> Command:
     _, reader = read_prefix(entry.plain_payload())
     return decode_command(entry.entry_type & 0xFF, reader)
 
 
 def _pack(queue_id: int, row: Row) -> int:
-    return (queue_id << _SINCE_BITS | row.since_ns) << _META_BITS | meta_of(row)
+    return (queue_id << _SINCE_BITS | row.since_ns) << _META_BITS | pack_meta(row)
 
 
 def _unpack(packed: int) -> tuple[int, int, int, int]:

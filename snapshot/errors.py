@@ -4,18 +4,18 @@
 
     SnapshotError
     ├── CorruptSnapshot     (also ual's CorruptFile) a .fsnap file is not what was written
-    ├── StateMismatch       replay and record disagree about the state at an index: an alarm
+    ├── StateMismatch       replay and record disagree about the state at an index: raise an alarm
     ├── NoSnapshot          nothing to start from: no snapshot is usable and the log is not whole
     ├── LogGap              entries that a replay needs are not in the log
     ├── SnapshotAhead       the log ends below a snapshot that was made from it
     ├── NotDurable          the index cannot be snapshotted yet: it is not synced here
     └── BuilderError        the building process
         ├── BuilderFailed       said what went wrong, or died
-        ├── BuilderTimeout      took longer than it was given
-        └── BuilderCancelled    was told to stop
+        ├── BuilderTimeout      exceeded its time limit
+        └── BuilderCancelled    was cancelled
 
-A damaged snapshot is no loss while an older one or the whole log is there; ``StateMismatch``
-always is one: either this code or this machine computes wrongly.
+A damaged snapshot is not a loss while an older one or the whole log exists. ``StateMismatch``
+always is serious: either this code or this machine computes wrongly.
 """
 
 from onelog.ual.errors import CorruptFile, UalError
@@ -120,6 +120,6 @@ class BuilderTimeout(BuilderError):
 
 
 class BuilderCancelled(BuilderError):
-    """The builder was told to stop, or lost the process that started it."""
+    """The builder was cancelled, or lost the process that started it."""
 
     reason = "BUILDER_CANCELLED"

@@ -2,7 +2,7 @@
 
 ::
 
-    header    64 B   where in the log the state stands, and how large the file is
+    header    64 B   index, term and time of the state, and the size of the file
     section   24 B   type, size, checksum of the content, checksum of these bytes
     content          of the section; more sections follow, by ascending type
     footer    16 B   checksum of everything before it
@@ -17,17 +17,11 @@ Invariants:
 
 Nothing here reads a file or allocates by a size that the bytes announce.
 
-Checksum
---------
-The crc32c of two parts together, from the crc32c of each.
-
-A snapshot's headers are known only when its sections are written, but they stand before them, and
-one checksum covers the whole file. With ``combine`` each byte is checksummed once and never read
-back: the checksum of the whole follows from those of its parts.
-
-A crc is a remainder of polynomials over GF(2). Appending n bytes multiplies what came before by
-x**(8n), so ``combine`` is one multiplication by that power. Bits are reflected, as crc32c wants
-it: bit 31 is x**0.
+``combine`` computes the crc32c of two parts together from the crc32c of each. A snapshot's headers
+are known only when its sections are written, but they come first in the file, and one checksum
+covers the whole file. So each byte is checksummed once and never read back. A crc is a remainder of
+polynomials over GF(2). Appending n bytes multiplies what came before by x**(8n), so ``combine`` is
+one multiplication by that power. Bits are reflected, as crc32c requires: bit 31 is x**0.
 """
 
 import re
@@ -93,7 +87,7 @@ _NAME = re.compile(r"([0-9]{10}|[1-9][0-9]{10,19})-(0|[1-9][0-9]{0,19})\.fsnap(\
 
 
 class SnapshotName(NamedTuple):
-    """What a file's name in snaps/ says."""
+    """A parsed file name of snaps/."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index(), which nobody wants here
     created_s: int
@@ -108,12 +102,12 @@ def snapshot_name(index: int, created_s: int) -> str:
 
 
 def temporary_name(name: str) -> str:
-    """Return the name under which a snapshot is written before it is one."""
+    """Return the name of a snapshot while it is being written."""
     return f"{name}.tmp"
 
 
 def parse_snapshot_name(name: str) -> SnapshotName | None:
-    """Return what a name says; None if it is not a snapshot's."""
+    """Parse a file name; None if it is not a snapshot's."""
     match = _NAME.fullmatch(name)
     if match is None or int(match[1]) == 0:
         return None
@@ -122,7 +116,7 @@ def parse_snapshot_name(name: str) -> SnapshotName | None:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotHeader:
-    """Where in the log of which shard the state stands; the last two follow from the content."""
+    """Shard and log position of the state; the last two fields follow from the content."""
 
     shard: int
     index: int
@@ -178,7 +172,7 @@ class SnapshotHeader:
 
 @dataclass(frozen=True, slots=True)
 class SectionHeader:
-    """What stands before a section's content."""
+    """The 24 bytes before a section's content."""
 
     section_type: int
     size: int
@@ -207,7 +201,7 @@ class SectionHeader:
 
 
 def is_section_type(section_type: int) -> bool:
-    """Tell whether this version knows such a section."""
+    """Return whether this version knows the section type."""
     return 0 <= section_type < OWNER_COUNT_MAX or section_type == SECTION_NOTES
 
 

@@ -1,12 +1,12 @@
-"""Finding the snapshot to start from: the newest one that is in order.
+"""Finding the snapshot to start from: the newest usable one.
 
 MANIFEST says which files there are and what they must hold. A candidate is accepted only if the
 file agrees with its record (index, term, size), all checksums hold, its sections load, and the
 state that comes out has the hash in the record. A snapshot that fails any of this is reported and
 the next older one is tried; the log is kept from the older one on, so nothing is lost by that.
 
-What is not damage is not treated as such: a file of a newer onelog, a missing permission or a lack
-of memory is raised, because another snapshot would not cure it.
+Only damage is handled this way. A file of a newer onelog, a missing permission or a lack of memory
+is raised, because another snapshot would not help.
 """
 
 import errno
@@ -25,7 +25,7 @@ from onelog.ual.files import Files
 from onelog.ual.manifest import SnapshotRecord
 from onelog.ual.segments.notes import ApplyNotes
 
-# What a disk says of a file that is lost to it.
+# The errors of a disk for a lost file.
 _LOST = (errno.EIO, errno.ENOENT, errno.EBADMSG, errno.EUCLEAN)
 
 
@@ -67,7 +67,7 @@ def load_newest(
     for record in reversed(list(records)):
         path = directory / record.file
         try:
-            # In a call of its own, so that the state of a rejected one is gone before the next.
+            # In a call of its own, so that a rejected state is freed before the next is loaded.
             return (
                 _load(files, path, shard, record, make_state, notes, notes_from_index, progress),
                 rejected,
@@ -106,7 +106,7 @@ def _load(
 
 
 def open_recorded(files: Files, path: Path, shard: int, record: SnapshotRecord) -> SnapshotReader:
-    """Open a snapshot and hold its header against what MANIFEST says."""
+    """Open a snapshot and compare its header with MANIFEST's record."""
     reader = SnapshotReader.open(files, path)
     header = reader.header
     for name, found, expected in (

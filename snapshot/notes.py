@@ -1,12 +1,12 @@
-"""The notes section: what apply told the log about entries that were not sealed yet.
+"""The notes section: streams and voids of the entries that were not sealed yet.
 
 Which entries are records of which stream, and which are void, is known to apply alone. For sealed
-segments it stands in the files; for the others it lives in memory (``onelog.ual.segments.notes``)
-and a replay makes it again. A restart from a snapshot replays only what is behind it, so the notes
+segments it is in the files; for the others it is in memory (``onelog.ual.segments.notes``) and a
+replay makes it again. A restart from a snapshot replays only the entries after it, so the notes
 of unsealed entries up to the snapshot must come from the snapshot, or sealing them later would lose
 them.
 
-``first_index`` is the first index that the notes cover: the one behind what was durably sealed when
+``first_index`` is the first index that the notes cover: the one after what was durably sealed when
 the snapshot was planned. A log with unsealed entries below it cannot use this snapshot.
 
 The content is a head, the voids, then each stream by ascending id (docs/snapshots.md). A count that
@@ -80,7 +80,7 @@ def decode_notes(chunks: Iterable[bytes], last_index: int) -> CoveredNotes:
     reader.finish()
     notes = SegmentNotes(streams, voids)
     try:
-        # The rules of whoever notes: what could not have been noted is not believed here.
+        # The same rules as for live notes.
         notes.check(first_index, last_index)
     except AssertionError as error:
         raise reader.corrupt(str(error)) from error
@@ -88,7 +88,7 @@ def decode_notes(chunks: Iterable[bytes], last_index: int) -> CoveredNotes:
 
 
 def restore_notes(notes: ApplyNotes, covered: CoveredNotes, above_index: int) -> None:
-    """Note again what is known about the entries above ``above_index``; nothing is noted yet."""
+    """Add the notes of the entries above ``above_index`` to ``notes``, which is empty."""
     for stream_id, records in covered.notes.streams.items():
         for index in records[records > above_index].tolist():
             notes.add_record(stream_id, index)

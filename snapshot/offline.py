@@ -1,19 +1,16 @@
-"""State of a data directory without a server: rebuild it, ask about the past, save it.
+"""The state of a data directory without a server: rebuild it, read it as of an index, save it.
 
-* ``rebuild_state`` gives the state at any index that the directory still leads to. It only reads,
-  takes no lock, and works beside a running server.
+* ``rebuild_state`` gives the state at any index that snapshots and log still lead to. It only
+  reads, takes no lock, and works beside a running server.
 * ``make_snapshot`` opens the shard as a server would, with LOCK, and keeps one more snapshot.
 
-What is committed is what the directory records; a running server may know of more. That different
-ways lead to the same state is shown by snapshot/proof.py.
+The commit index is the one that the directory records; a running server may know a higher one. That
+different ways lead to the same state is shown by snapshot/proof.py.
 
-Offline entries
----------------
-What the state of a shard only refers to, read from the log of a data directory.
-
-Bodies of messages, records and blocks stay in the log for as long as the present state needs them.
-An older state may need more than that: what is gone since then is ``NotKept``, which is an answer
-and no failure. Damage is something else and is raised as it is.
+The state only refers to bodies of messages, records and blocks; ``read_entry`` reads them from the
+log. The log keeps them for as long as the present state needs them. An older state may need more:
+an entry that is gone since then is ``NotKept``, which is an answer and not a failure. Damage is
+raised as it is.
 """
 
 from collections import deque
@@ -39,7 +36,7 @@ from onelog.ual.errors import IndexDropped, IndexInFuture, MissingSegment
 from onelog.ual.files import Files
 from onelog.ual.log_config import LogConfig
 from onelog.ual.manifest import SnapshotRecord
-from onelog.ual.offline.reader import OfflineLog, ReadOnlyFiles, look_at_root, open_offline_log
+from onelog.ual.offline.reader import OfflineLog, ReadOnlyFiles, list_root, open_offline_log
 from onelog.ual.recovery import open_hard_state, open_log
 from onelog.ual.routing import partition_of, shard_of
 from onelog.ual.segments.notes import ApplyNotes
@@ -49,14 +46,14 @@ _RING_BYTES = 1 << 20
 
 
 class LastRecords:
-    """Takes what apply notes when no log is there to want it: a few records of each stream."""
+    """Receives apply's notes when there is no log; keeps the last records of each stream."""
 
     def __init__(self, count_max: int = 0) -> None:
         self._count_max = count_max
         self._records: dict[int, deque[int]] = {}
 
     def add_record(self, stream_id: int, index: int) -> None:
-        """Keep it until enough newer ones have come."""
+        """Keep the record until enough newer ones have arrived."""
         if not self._count_max:
             return
         records = self._records.get(stream_id)
@@ -65,16 +62,16 @@ class LastRecords:
         records.append(index)
 
     def add_void(self, first_index: int, last_index: int) -> None:
-        """Forget it."""
+        """Ignore it."""
 
     def add_covered(self, covered: CoveredNotes) -> None:
-        """Keep the last ones that a snapshot knows of; nothing is noted yet."""
+        """Add the last records that a snapshot has, before any others."""
         for stream_id, records in covered.notes.streams.items():
             for index in records[len(records) - min(self._count_max, len(records)) :].tolist():
                 self.add_record(stream_id, index)
 
     def of(self, stream_id: int) -> tuple[int, ...]:
-        """Return the indexes that are kept of a stream, ascending."""
+        """Return the kept indexes of a stream, ascending."""
         return tuple(self._records.get(stream_id, ()))
 
 
@@ -90,7 +87,7 @@ class Rebuilt:
     rejected: tuple[Rejected, ...]
     projections: Projections
     source: OfflineLog  # for what the state only refers to: bodies, records, blocks
-    records: LastRecords  # of entries that no sealed file tells about
+    records: LastRecords  # of entries that are in no sealed file
 
     @property
     def counts(self) -> dict[str, int]:
@@ -124,15 +121,15 @@ class MadeSnapshot:
     rejected: tuple[Rejected, ...]
 
 
-def shards_of(files: Files, data_dir: Path, shard: int | None) -> tuple[int, ...]:
-    """Return the shards to look at: the one asked for, which must exist, or all."""
+def choose_shards(files: Files, data_dir: Path, shard: int | None) -> tuple[int, ...]:
+    """Return the shards to read: the one asked for, which must exist, or all."""
     reader = ReadOnlyFiles(files)
-    root = look_at_root(reader, data_dir)
+    root = list_root(reader, data_dir)
     directory = DataDirectory.open_existing(reader, data_dir, lock=False)
     return root.choose(shard, directory.system.topology.shards)
 
 
-def shard_of_key(files: Files, data_dir: Path, key: bytes) -> int:
+def find_key_shard(files: Files, data_dir: Path, key: bytes) -> int:
     """Return the shard that a key lives in."""
     directory = DataDirectory.open_existing(ReadOnlyFiles(files), data_dir, lock=False)
     topology = directory.system.topology
@@ -150,9 +147,9 @@ def rebuild_state(
 ) -> Rebuilt:
     """Rebuild the state right after the entry ``index``, or at the end of what is committed.
 
-    ``records_kept`` is how many records of each partition of a stream may be listed later. Starts
+    ``records_kept`` is the number of records per stream partition that may be listed later. Starts
     from the newest usable snapshot at or below the index. Raises ``IndexInFuture`` above the
-    end, and ``NoSnapshot`` or ``LogGap`` where the directory does not lead to the index any more.
+    end, and ``NoSnapshot`` or ``LogGap`` if the state at the index cannot be rebuilt any more.
     """
     source = open_shard(files, data_dir, shard)
     snapshots = kept_snapshots(source)
@@ -248,10 +245,10 @@ def make_snapshot(
 
 
 def open_shard(files: Files, data_dir: Path, shard: int) -> OfflineLog:
-    """Open a shard for reading; without its MANIFEST nothing can be said about its state."""
+    """Open a shard for reading; a damaged MANIFEST is raised, since the state is then unknown."""
     source = open_offline_log(files, data_dir, shard)
     if source.last_index < source.durable_index:
-        # Lost, unless a running server has cut its log since: then it says so by now.
+        # Lost, unless a running server has cut its log since; then MANIFEST says so by now.
         source.refresh()
     if source.errors:
         raise source.errors[0]
@@ -267,7 +264,7 @@ def kept_snapshots(source: OfflineLog) -> tuple[SnapshotRecord, ...]:
 
 
 def fresh_projections(_notes: ApplyNotes | None = None) -> Projections:
-    """Return empty projections whose notes go nowhere."""
+    """Return empty projections whose notes are discarded."""
     return build_projections(LastRecords())
 
 
@@ -283,7 +280,7 @@ class NotKept(Exception):
 
 
 def read_entry(source: OfflineLog, index: int) -> Entry:
-    """Return one entry; raise ``NotKept`` if its file, or its place in one, has been given up."""
+    """Return one entry; raise ``NotKept`` if it was dropped or compacted away."""
     try:
         for entry in source.entries(index, index):
             return entry
@@ -302,5 +299,5 @@ def bytes_fields(name: str, data: bytes) -> dict[str, Any]:
 
 
 def unreadable(error: NotKept | BadPayload) -> dict[str, Any]:
-    """Return what stands in place of what cannot be read."""
+    """Return the field that replaces unreadable content."""
     return {"error": str(error)}

@@ -1,13 +1,13 @@
 """A state of the past: the newest snapshot at or below an index, and the log from there to it.
 
-``onelog log replay --at`` and reads of a running server as of an index both come through here, and
-both replay as recovery does (snapshot/replay.py), so that what was is what a restart would find.
+``onelog log replay --at`` and reads of a running server as of an index both use this, and both
+replay as recovery does (snapshot/replay.py), so that they see what a restart would have found.
 
 * A past state stands at one index and moves forward only. Requests that were committed together
   still have an order: the index may be inside of a group. Inside of an atomic batch the state is
   the one before it, because a batch changes nothing until its last entry.
-* Whatever interrupts ``advance``, the state is whole, at the index that it has come to.
-* Where neither snapshot nor log lead to an index any more, that is ``NoSnapshot`` or ``LogGap``.
+* Whatever interrupts ``advance``, the state is whole, at the index that it has reached.
+* If snapshots and log no longer lead to an index, that is ``NoSnapshot`` or ``LogGap``.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,14 +32,14 @@ Entries = Callable[[int, int], Iterable[Entry]]
 
 
 class Step(NamedTuple):
-    """Entries that were applied together, which took effect."""
+    """Entries that were applied together and took effect."""
 
     batch_index: int  # the entry that opens their batch; 0: it is one entry alone
     entries: list[Entry]
 
 
 class PastState:
-    """The projections of a shard as they were; see the module's text."""
+    """The projections of a shard as they were; see the module."""
 
     __slots__ = ("_hashes", "base_index", "entry_count", "projections", "rejected")
 
@@ -62,13 +62,13 @@ class PastState:
         return self.projections.router.applied_index
 
     def steps(self, entries: Entries, index: int) -> Iterator[Step]:
-        """Go forward to right behind the entry ``index``, and stop after all that took effect.
+        """Move forward to right after the entry ``index``, and yield each step that took effect.
 
         Yields one entry, or all of an atomic batch, right after it was applied. Refused ones
         change nothing and are passed over. The state must not stand inside of a batch.
         """
         router = self.projections.router
-        assert not router.in_batch, "what of the batch came before is not known"
+        assert not router.in_batch, "the earlier entries of the batch are not known"
         unit: list[Entry] = []
         for entry in entries(self.index + 1, index):
             if entry.index != self.index + 1:
@@ -88,11 +88,11 @@ class PastState:
             raise LogGap(self.index + 1, index)
 
     def advance(self, entries: Entries, index: int, progress: Progress = no_progress) -> None:
-        """Go forward to right behind the entry ``index``; checks the hash of every snapshot."""
+        """Move forward to right after the entry ``index``; check the hash of every snapshot."""
         router, start = self.projections.router, self.index
         assert start <= index, (start, index)
         try:
-            # Where it stands inside of a group, what is left of that is the first one here.
+            # If the state is inside a group, the rest of that group comes first here.
             replay(
                 router,
                 entries(start + 1, index),
@@ -122,7 +122,7 @@ def start_past(
 ) -> PastState:
     """Return the state of the newest usable of these snapshots, or the empty one.
 
-    ``first_index`` is where the log begins: the empty state is of use if that is 1.
+    ``first_index`` is where the log begins: the empty state is useful only if that is 1.
     """
     loaded, rejected = load_newest(
         files,

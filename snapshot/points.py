@@ -1,10 +1,10 @@
-"""All points of a state: column after column, as a query over all time answers them.
+"""All time series points of a state: column after column, as a query over all time returns them.
 
-A column is one field of one series. ``find_columns`` says which there are and which blocks hold
-their older points: entries of the log, by index. Who calls brings their payloads to where they can
-be read in any order; then ``read_points`` yields times and values, by the rule of queries
+A column is one field of one series. ``find_columns`` returns them, with the blocks that hold their
+older points: entries of the log, by index. The caller puts the payloads where they can be read in
+any order; then ``read_points`` yields times and values, by the rule of queries
 (``projections/timeseries/read.py``): one point for each time as the policy says, without deleted
-ranges and without what was trimmed.
+ranges and trimmed points.
 
 A long column is read in windows of time, so that memory is bounded whatever its length.
 """
@@ -23,7 +23,7 @@ from onelog.projections.timeseries.read import BlockCache, ReadBlock, read_colum
 from onelog.projections.timeseries.store import Measurement
 from onelog.ual.errors import CorruptPayload
 
-# Points of blocks that are decoded for one window, about.
+# About how many points of blocks are decoded for one window.
 WINDOW_POINTS = 1 << 17
 # Decoded blocks that are kept, for windows that share some.
 CACHE_BYTES = 32 << 20
@@ -77,7 +77,7 @@ def read_points(
     """Yield times and values of each column, in the order of time; a long one in several parts.
 
     ``read_block`` returns the plain payload of the entry at an index, and is asked for the blocks
-    of one column after the other. The arrays are good until the next are asked for.
+    of one column after the other. The arrays are valid until the next iteration.
     """
     for each in columns:
         cache = BlockCache(read_block, CACHE_BYTES)

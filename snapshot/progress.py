@@ -1,7 +1,7 @@
-"""What the long steps tell while they run: a phase, how much is done, how much there is.
+"""Progress reports of long steps: the phase, how much is done, and the total.
 
-A callback may raise to stop the step: nothing that was begun is left behind, and the error passes
-through. It is called often enough for a progress bar and seldom enough to cost nothing.
+A callback may raise to stop the step: no file is left, and the error passes through. It is called
+often enough for a progress bar and seldom enough to cost nothing.
 """
 
 from collections.abc import Callable
@@ -21,4 +21,4 @@ Progress = Callable[[Phase, int, int], None]
 
 
 def no_progress(_phase: Phase, _done: int, _total: int) -> None:
-    """Tell nobody."""
+    """Ignore the report."""

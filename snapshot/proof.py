@@ -1,20 +1,17 @@
-"""Proving that the state is the log's: one index, three ways to it, one hash.
+"""Proving that the state follows from the log: one index, three ways to it, one hash.
 
 1. The log, replayed from the oldest point that is kept: from index 1 while the log is whole, from
    the oldest kept snapshot otherwise.
-2. The newest snapshot, loaded. It was built by another process, and compared with live state then.
-3. MANIFEST, which wrote down the hash of the live state.
+2. The newest snapshot, loaded. Another process built it, and it was compared with live state then.
+3. MANIFEST, which recorded the hash of the live state.
 
-They must agree. Where they do not, replaying gives another state than applying did, or a file is
-not what was written: which of the two is what the verdict says. It only reads and takes no lock.
+They must agree. If they do not, replaying gives another state than applying did, or a file is
+damaged; the verdict says which. It only reads and takes no lock.
 
-Verification
-------------
-What ``onelog log verify`` checks in snaps/: hand ``VERIFIERS`` to ``ual.verification.verify``.
-
-``ual`` does not know this package; it calls a verifier for each file by the end of its name. A
-snapshot is checked against its own checksums and against MANIFEST's record of it. What MANIFEST
-does not list is a leftover: opening the shard removes it.
+``VERIFIERS`` is what ``onelog log verify`` uses for the files in snaps/. ``ual`` does not know this
+package, so it calls a verifier for each file by the end of its name. A snapshot is checked against
+its own checksums and against MANIFEST's record of it. A file that MANIFEST does not list is a
+leftover: opening the shard removes it.
 """
 
 from collections.abc import Callable, Mapping
@@ -131,7 +128,7 @@ def _replay(
 
 
 def _is_whole(source: OfflineLog, last_index: int) -> bool:
-    """Tell whether every entry from index 1 is there: nothing dropped, nothing compacted."""
+    """Return whether every entry from index 1 exists: nothing dropped, nothing compacted."""
     return source.first_index == 1 and not any(
         isinstance(part.segment, SealedSegment) and part.segment.is_compacted
         for part in source.parts
@@ -142,7 +139,7 @@ def _is_whole(source: OfflineLog, last_index: int) -> bool:
 def _load(
     files: Files, source: OfflineLog, record: SnapshotRecord, progress: Progress
 ) -> Projections:
-    """Load a snapshot, whatever state it holds; the hash is the caller's to compare."""
+    """Load a snapshot; the caller compares the hash of its state."""
     path = source.paths.snapshots / record.file
     reader = open_recorded(files, path, source.shard, record)
     reader.verify(progress)
@@ -169,7 +166,7 @@ def verify_snapshot(files: Files, path: Path) -> list[Finding]:
     """Check one ``.fsnap`` file completely."""
     if parse_snapshot_name(path.name) is None:
         return [_foreign(path)]
-    manifest = _manifest_of(files, path)
+    manifest = _load_shard_manifest(files, path)
     if manifest is None:
         return _check(path, lambda: SnapshotReader.open(files, path))
     for record in manifest.snapshots:
@@ -194,7 +191,7 @@ def _check(path: Path, open_reader: Callable[[], SnapshotReader]) -> list[Findin
 
 
 def verify_temporary(_files: Files, path: Path) -> list[Finding]:
-    """Report a snapshot that is being built, or was when a crash came."""
+    """Report a snapshot that is being built, or that an interrupted build left."""
     named = parse_snapshot_name(path.name)
     if named is None or not named.is_temporary:
         return [_foreign(path)]
@@ -206,7 +203,7 @@ VERIFIERS: Mapping[str, FileVerifier] = MappingProxyType(
 )
 
 
-def _manifest_of(files: Files, path: Path) -> Manifest | None:
+def _load_shard_manifest(files: Files, path: Path) -> Manifest | None:
     """Return MANIFEST of the shard that a file of snaps/ belongs to, if it can be read."""
     try:
         return load_manifest(files, path.parent.parent / "MANIFEST", durable=False)

@@ -3,21 +3,10 @@
 A question knows where to ask (the shard of its routing key) and how to answer: with plain values,
 ready for JSON. A name that does not exist is an answer: ``exists`` is false.
 
-Offline queue
--------------
-What a queue was at an index: depths, totals, settings, and its first messages.
-
-Offline stream
---------------
-What a stream was at an index: partitions, offsets, consumer groups, and its last records.
-
-Which entries are records of a stream is not in the state. Sealed files have tables of it; for what
-was not sealed when a snapshot was made the snapshot has notes; and what follows is noted by the
-replay that led to the state (``Rebuilt.records``). Together they tell about every entry.
-
-Offline series
---------------
-What a series or a measurement was at an index: points, fields, rules.
+The state does not hold which entries are records of a stream. For sealed entries, the tables of
+their files do; for entries that were unsealed when the snapshot was made, the notes of the snapshot
+do; and the replay that led to the state notes the rest (``Rebuilt.records``). Together they cover
+every entry.
 """
 
 import os
@@ -44,9 +33,9 @@ from onelog.snapshot.offline import (
     NotKept,
     Rebuilt,
     bytes_fields,
+    find_key_shard,
     read_entry,
     read_key,
-    shard_of_key,
     unreadable,
 )
 from onelog.ual.files import Files
@@ -184,14 +173,14 @@ def _last_records(rebuilt: Rebuilt, stream: StreamDescription, limit: int) -> li
 
 
 def _last_offsets(rebuilt: Rebuilt, partition: PartitionDescription, limit: int) -> list[int]:
-    """Return the offsets of the last records of a partition that anything tells about."""
+    """Return the offsets of the last known records of a partition."""
     first = partition.first_offset
     found = {each for each in rebuilt.records.of(partition.partition_id) if each >= first}
     source = rebuilt.source
     for file in reversed(source.parts):
         if len(found) >= limit or file.segment is None or file.segment.last_index < first:
             break
-        # What is behind the snapshot that the replay began with was noted by the replay.
+        # The replay noted the records after the snapshot that it began with.
         last = min(file.segment.last_index, rebuilt.base_index)
         start = max(file.first_index, first)
         if start <= last:
@@ -232,7 +221,7 @@ def _letter_fields(letter: DeadLetter) -> dict[str, Any]:
 
 
 def parse_series_text(text: bytes) -> SeriesName:
-    """Take apart the name of a series as a person writes it; raise ``ValueError`` with the rule.
+    """Parse the name of a series as a person writes it; raise ``ValueError`` with the rule.
 
     Without tags the braces may be left out.
     """
@@ -360,13 +349,13 @@ class Question:
     list_max: int = 0
 
     def check(self) -> None:
-        """Raise ``ValueError`` for a name that nothing could have."""
+        """Raise ``ValueError`` for an invalid name."""
         if self.subject is Subject.SERIES:
             parse_series_text(os.fsencode(self.name))
 
     @property
     def routing_name(self) -> bytes:
-        """The name that says which shard to ask."""
+        """The name that determines which shard to ask."""
         raw = os.fsencode(self.name)
         if self.subject is Subject.SERIES:
             return parse_series_text(raw).measurement.encode()
@@ -378,12 +367,12 @@ class Question:
         return self.list_max if self.subject is Subject.STREAM else 0
 
     def shard(self, files: Files, data_dir: Path) -> int:
-        """Return the shard that the name lives in."""
-        return shard_of_key(files, data_dir, self.routing_name)
+        """Return the shard of the name."""
+        return find_key_shard(files, data_dir, self.routing_name)
 
 
 def answer(rebuilt: Rebuilt, question: Question) -> dict[str, Any]:
-    """Return what the thing was at the index of a rebuilt state."""
+    """Answer a question from a rebuilt state."""
     namespace, name, limit = question.namespace, question.name, question.list_max
     fields: dict[str, Any] | None
     match question.subject:

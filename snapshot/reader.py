@@ -1,9 +1,9 @@
-"""Reading a snapshot: nothing is believed before a checksum vouches for it.
+"""Reading a snapshot: nothing is trusted before its checksum was compared.
 
-``open`` reads the header, the footer and the headers of the sections, and holds them against each
-other and against the size of the file. ``verify`` compares all checksums without keeping anything.
+``open`` reads the header, the footer and the headers of the sections, and compares them with each
+other and with the size of the file. ``verify`` compares all checksums without keeping anything.
 ``chunks`` yields a section's content in bounded pieces and compares its checksum once more at the
-end: a loader that took damaged bytes is told so, and throws away what it made of them.
+end: a loader that read damaged bytes gets an error and discards its state.
 
 The file is read with ``File.read`` and never mapped: a page that the disk cannot read is then an
 ``OSError``, where a mapping would end the process. No size in the file decides what is allocated.
@@ -35,7 +35,7 @@ READ_SIZE = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class SectionSpan:
-    """A section and where its content stands."""
+    """A section and the offset of its content."""
 
     header: SectionHeader
     offset: int

@@ -1,4 +1,4 @@
-"""Restart of a shard: from its files to the state that its committed log says.
+"""Restart of a shard: from its files to the state of its committed log.
 
 ::
 
@@ -6,7 +6,7 @@
 
 * Only committed entries are replayed. The log's commit index after opening is the recorded hint,
   but a snapshot holds applied, hence committed entries: the commit index is at least its index.
-  What stands behind it may still be cut by Raft.
+  Raft may still cut the entries after it.
 * The replay goes through the same router as live traffic and checks the hash of every snapshot that
   it passes. So falling back to the older one must arrive at the state that the damaged one held, or
   recovery ends with ``StateMismatch``.
@@ -33,14 +33,14 @@ from onelog.ual.files import Files
 from onelog.ual.log import Log
 from onelog.ual.segments.notes import ApplyNotes
 
-# Sealed entries have their notes in their files. A replay through them notes them again, and is
-# told to forget after so many entries.
+# Sealed entries have their notes in their files. A replay notes them again; those notes are dropped
+# each time after this many entries.
 FORGET_ENTRIES = 65_536
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recovered(Generic[StateT]):
-    """The state of a shard, ready to go on, and how it came about."""
+    """The state of a shard, ready for live traffic, and how it was reached."""
 
     state: StateT
     snapshot: Loaded[StateT] | None  # what it started from; None: index 1
@@ -59,7 +59,7 @@ def recover_state(
     """Rebuild the state of a freshly opened log and mark what is committed as applied.
 
     ``make_state`` is given the log's notes. Raises ``NoSnapshot``, ``SnapshotAhead``, ``LogGap`` or
-    ``StateMismatch`` where the directory does not hold the state any more.
+    ``StateMismatch`` if the state cannot be rebuilt from the directory.
     """
     sealed_index = log.segments.sealed_index
     for record in store.records:
@@ -114,7 +114,7 @@ def _replay(
 
 
 def _entries(log: Log, first_index: int, sealed_index: int) -> Iterator[Entry]:
-    """Yield what is committed; forget now and then what is noted about sealed entries."""
+    """Yield the committed entries; drop the notes of sealed ones now and then."""
     forget_at = first_index + FORGET_ENTRIES
     for entry in log.segments.scan(first_index, log.commit_index):
         if forget_at <= entry.index <= sealed_index:

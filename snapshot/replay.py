@@ -1,8 +1,8 @@
 """Replay: the log turned into state, the same way everywhere.
 
-Recovery, the builder and the offline commands all come through here, so that what a snapshot proves
-is what a restart does. Entries go in by whole groups, in order and without a gap; a group that is
-not complete in what was given is left out. Who calls gives committed entries only.
+Recovery, the builder and the offline commands all use this, so that what a snapshot proves is what
+a restart does. Entries are applied by whole groups, in order and without a gap; an incomplete group
+at the end is left out. Callers pass committed entries only.
 
 On its way a replay meets the indexes of kept snapshots. MANIFEST holds the state hash of each, so
 every replay past one checks, at no cost, that it arrives at the same state.
@@ -37,10 +37,10 @@ def replay(
     hashes: Mapping[int, str] | None = None,
     progress: Progress = no_progress,
 ) -> Replayed:
-    """Apply the entries behind the applied index, up to ``last_index``.
+    """Apply the entries after the applied index, up to ``last_index``.
 
-    ``hashes`` says what the state hash must be where a group ends at one of its indexes; raises
-    ``StateMismatch`` if it is not, and ``LogGap`` where the entries do not follow each other.
+    ``hashes`` has the expected state hash by index, checked where a group ends; a difference raises
+    ``StateMismatch``. A gap between the entries raises ``LogGap``.
     """
     expected = {} if hashes is None else hashes
     start_index = router.applied_index
@@ -77,7 +77,7 @@ def replay(
 
 
 def check_hash(router: Router, expected: str, what: str) -> None:
-    """Raise ``StateMismatch`` unless the state is the one that ``what`` says."""
+    """Raise ``StateMismatch`` unless the state has the hash that ``what`` recorded."""
     found = hash_text(router)
     if found != expected:
         raise StateMismatch(router.applied_index, expected, found, what)

@@ -1,9 +1,9 @@
-"""The state that snapshots hold: what is needed of a router, and the way to a file and back.
+"""The state that snapshots hold: the Protocols for it, and how it is written and loaded.
 
 ``Router`` is the part of ``onelog.projections.router.ProjectionRouter`` that this package uses,
-``State`` whatever has one: the server hands in ``onelog.projections.shard_state.Projections`` and
-gets the same back. They are Protocols so that the machinery around them is also tested with states
-of a few lines.
+``State`` is anything that has one: the server passes in
+``onelog.projections.shard_state.Projections`` and gets the same back. They are Protocols so that
+the machinery around them is also tested with states of a few lines.
 
 A snapshot's sections are the router's own, by owner, and the notes (snapshot/notes.py).
 Equal states give equal files.
@@ -78,7 +78,7 @@ def write_state(
     free_bytes_min: int = FREE_BYTES_MIN,
     progress: Progress = no_progress,
 ) -> WrittenSnapshot:
-    """Write the state, which stands at ``header``, and the notes that belong to it."""
+    """Write the state, which is at the index of ``header``, and its notes."""
     assert router.applied_index == header.index, (router.applied_index, header.index)
 
     def sections() -> Iterator[Section]:
@@ -101,8 +101,8 @@ def load_state(
 ) -> CoveredNotes:
     """Load a verified snapshot into a fresh router and return its notes.
 
-    After ``CorruptSnapshot`` the router is worthless. Reading was verified before, so what is left
-    to go wrong is a section whose content breaks its own rules.
+    After ``CorruptSnapshot`` the router must be discarded. The checksums were verified before, so
+    the only remaining failure is a section whose content breaks its own rules.
     """
     path = str(reader.path)
     owners = [kind for kind in reader.section_types if kind != SECTION_NOTES]

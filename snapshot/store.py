@@ -2,13 +2,13 @@
 
 Invariants:
 
-* MANIFEST is the truth. A file that it does not list is no snapshot, however complete it looks; it
-  is what a crash, a kill or a refused build left, and is removed when the shard opens.
-* A file is durable before MANIFEST lists it, and MANIFEST has let go of it durably before it is
-  removed. So after any crash every listed file is there, whole.
-* ``KEEP`` snapshots are kept. If the newest turns out damaged, the older one and the log behind it
+* MANIFEST is the truth. A file that it does not list is not a snapshot, however complete it looks;
+  a crash, a kill or a refused build left it, and it is removed when the shard opens.
+* A file is durable before MANIFEST lists it, and it is removed only when a durable MANIFEST no
+  longer lists it. So after any crash every listed file exists, whole.
+* ``KEEP`` snapshots are kept. If the newest turns out damaged, the older one and the log after it
   give the same state: the log is kept from ``keep_from_index`` on. With fewer than two snapshots
-  that is index 1, because nothing would stand in for the only one.
+  that is index 1, because there is no replacement for the only one.
 
 Used by the thread that owns the log: it writes MANIFEST.
 """
@@ -75,17 +75,17 @@ class SnapshotStore:
                 leftovers.append(name)
         for name in leftovers:
             self._files.remove(self.directory / name)
-        # Also without any: a killed process may have removed or renamed and not come to sync.
+        # Also if there are none: a killed process may have removed or renamed without a sync.
         self._files.sync_directory(self.directory)
         return leftovers
 
     def install_begin(
         self, record: SnapshotRecord, rejected: Collection[SnapshotRecord] = ()
     ) -> ManifestJob:
-        """Keep a snapshot whose file is durable in the directory, and let go of the oldest.
+        """Begin to keep a snapshot whose file is durable, and to drop the oldest.
 
-        And of those that turned out to be unusable: one that stayed would count as one of the two
-        that are kept, and push out a good one.
+        ``rejected`` ones, which are unusable, are dropped too: one that stayed would count as one
+        of the two that are kept, and displace a good one.
         """
         self._log.manifest_file.settle()
         newest = self.newest
@@ -104,10 +104,10 @@ class SnapshotStore:
     ) -> ManifestJob | None:
         """Install a snapshot if it holds the state that the server had at that index.
 
-        Otherwise the file is removed and ``StateMismatch`` raised: replay and apply disagree. One
-        that is not newer than what is kept by now is removed too, and there is nothing to run.
+        Otherwise the file is removed and ``StateMismatch`` raised: replay and apply disagree. If a
+        newer one is kept by now, the file is removed too, and there is no job to run.
         """
-        # First: what is listed, or about to be, may not stay so if the disk is full.
+        # First, because a full disk may revert a change of the list that is under way.
         self._log.manifest_file.settle()
         if record.state_hash != live_hash:
             self._remove([record])
@@ -125,14 +125,14 @@ class SnapshotStore:
         return job is not None
 
     def forget(self, records: Collection[SnapshotRecord]) -> None:
-        """Let go of snapshots that turned out to be unusable, so that they do not count as kept."""
+        """Drop snapshots that turned out to be unusable, so that they do not count as kept."""
         if records:
             self._log.manifest_file.settle()
             kept = (record for record in self.records if record not in records)
             self._finish(self._replace_begin(tuple(kept)))
 
     def remove_unlisted(self, records: Iterable[SnapshotRecord]) -> None:
-        """Remove the files of snapshots that MANIFEST has let go of."""
+        """Remove the files of those snapshots that MANIFEST no longer lists."""
         listed = {record.file for record in self.records}
         self._remove([record for record in records if record.file not in listed])
 
@@ -143,8 +143,8 @@ class SnapshotStore:
     def open_file(self, record: SnapshotRecord) -> File:
         """Open a snapshot's file for reading, on any thread.
 
-        What was opened stays readable when the snapshot is not kept any more: removing it takes
-        its name, and the file goes with its last reader.
+        An open file stays readable when the snapshot is removed: only the name goes, and the file
+        is freed with its last reader.
         """
         return self._files.open_read(self.path(record))
 
@@ -152,8 +152,8 @@ class SnapshotStore:
         self, records: tuple[SnapshotRecord, ...], added: tuple[Path, ...] = ()
     ) -> ManifestJob:
         dropped = tuple(self.path(record) for record in self.records if record not in records)
-        # What was durable when the snapshot was made must be known to have been: then recovery
-        # cannot take damage below the snapshot for a torn tail.
+        # With a new checkpoint: MANIFEST must record that the entries up to the snapshot are
+        # durable, or recovery could take damage below it for a torn tail.
         manifest = replace(self._log.checkpointed(), snapshots=records)
         return self._log.manifest_file.begin(manifest, snapshots=dropped, added=added)
 

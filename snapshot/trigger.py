@@ -1,7 +1,7 @@
-"""When a snapshot is due: pure, so that it can be asked at any time and tested without waiting.
+"""When a snapshot is due: a pure function, tested without waiting.
 
-A snapshot costs about as much as the state is large, and saves the replay of the log behind the
-last one. So it is due when the log has grown by as much as the last snapshot was large, but by at
+The cost of a snapshot is proportional to the size of the state; it saves the replay of the log
+since the last one. So it is due when the log has grown by the size of the last snapshot, but by at
 least ``log_bytes_min``: the total cost of snapshots stays within that of the log itself. A slow
 trickle of changes is saved after ``interval_s``, so that a restart never replays days.
 
@@ -25,14 +25,14 @@ class TriggerConfig:
     retry_s: float = 60.0
 
     def __post_init__(self) -> None:
-        """Refuse what would snapshot without end."""
+        """Refuse limits that would make snapshots without end."""
         if self.log_bytes_min < 1 or self.interval_s <= 0 or self.retry_s <= 0:
             raise ValueError("the limits of a snapshot trigger must be positive")
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What has happened since the last snapshot (or since the log began)."""
+    """The growth since the last snapshot, or since the log began."""
 
     applied_entries: int
     log_bytes: int
@@ -49,7 +49,7 @@ class Cause(Enum):
 
 
 def snapshot_due(growth: Growth, config: TriggerConfig) -> Cause | None:
-    """Tell whether, and why, a snapshot should be made now."""
+    """Return why a snapshot should be made now; None if it is not due."""
     if growth.applied_entries == 0:
         return None
     if growth.since_failure_s is not None and growth.since_failure_s < config.retry_s:

@@ -5,8 +5,8 @@ ends and are then written in front of it; the header comes last of all. Only a f
 and synced is renamed, and the name is durable when ``write_snapshot`` returns. So a crash leaves a
 ``.tmp``, which is removed when the shard is opened next (snapshot/store.py), or the whole file.
 
-Two things keep a large snapshot from disturbing the server that goes on beside it: it is synced
-every ``SYNC_BYTES``, so that there is never much for the disk to catch up with at once, and it
+Two things keep a large snapshot from disturbing the running server: it is synced every
+``SYNC_BYTES``, so that the disk never has much to write at once, and it
 stops before the free space falls below the minimum that the log needs.
 """
 
@@ -35,7 +35,7 @@ from onelog.ual.files import File, Files
 from onelog.ual.log_config import LogConfig
 
 Section = tuple[int, Iterable[bytes]]
-"""A section's type and its content; where the content is cut into chunks means nothing."""
+"""A section's type and its content; the chunk boundaries are arbitrary."""
 
 WRITE_SIZE = 256 << 10  # smaller chunks are collected before they are written
 SYNC_BYTES = 32 << 20
@@ -44,7 +44,7 @@ FREE_BYTES_MIN = LogConfig().free_bytes_min
 
 @dataclass(frozen=True, slots=True)
 class WrittenSnapshot:
-    """A durable file that nobody refers to yet."""
+    """A durable file that MANIFEST does not list yet."""
 
     path: Path
     header: SnapshotHeader
@@ -60,7 +60,7 @@ def write_snapshot(
     free_bytes_min: int = FREE_BYTES_MIN,
     progress: Progress = no_progress,
 ) -> WrittenSnapshot:
-    """Write the state at ``header`` as a new file; whatever fails, no file stays behind.
+    """Write the state at ``header`` as a new file; no file is left after a failure.
 
     Raises ``DiskFull`` where space is short; other ``OSError`` pass through.
     """
@@ -100,7 +100,7 @@ class _GrowingFile:
         self._refuse_short_space()
 
     def add_section(self, section_type: int, content: Iterable[bytes]) -> SectionHeader:
-        """Write a section at the end and return what stands before it."""
+        """Write a section at the end and return its header."""
         header_at = self.position
         start = self.position = header_at + SECTION_HEADER_SIZE
         crc = 0

@@ -1,11 +1,12 @@
-"""Views of what entries did: ``kv_changes`` and ``queue_events``, with what was before and after.
+"""Views of what entries changed: ``kv_changes`` and ``queue_events``, with values before and after.
 
-What an entry did is known to who applies it. So a task replays: it takes the newest snapshot below
-its range, or the beginning of the log, goes forward to the range and then notes what each entry
-does (``snapshot/changes.py``). Where snapshots stand inside of a range, other tasks begin there.
+Only applying an entry shows what it changed. So a task replays: it loads the newest snapshot below
+its range, or starts with the empty state at entry 1, applies the entries up to the range, and then
+records what each entry changes (``snapshot/changes.py``). A snapshot inside a range starts another
+task.
 
-The log alone is not enough to begin with: a range begins at the first entry behind a kept snapshot,
-or at entry 1 of a whole log. What is before that is refused as not kept any more.
+A range can begin only where a state is known: right behind a kept snapshot, or at entry 1 if the
+log still has it. Anything earlier is refused as no longer kept.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -66,7 +67,7 @@ QUEUE_EVENTS_SCHEMA = pa.schema(
 
 
 def _refuse_entries(_block: Block, _output: Output) -> None:
-    raise AssertionError("what an entry did is not in the entry")
+    raise AssertionError("an entry does not hold what it changed")
 
 
 CHANGE_VIEWS: dict[str, View] = {
@@ -77,9 +78,9 @@ CHANGE_VIEWS: dict[str, View] = {
 
 @dataclass(frozen=True, slots=True)
 class ChangesPart:
-    """What one task replays: of a shard, the entries from first to last, both included.
+    """What one task replays: the entries of a shard from first to last, both included.
 
-    ``end_index`` ends the group that the last one is in: a transaction takes effect at its end.
+    ``end_index`` is the end of the last entry's group: a transaction takes effect at its end.
     """
 
     shard: int
@@ -90,7 +91,7 @@ class ChangesPart:
 
 @dataclass(frozen=True)
 class ChangesTable:
-    """A table of changes that was loaded: its origin, its cut, and the parts that tasks read."""
+    """A loaded table of changes: its origin, its cut, and the parts that tasks read."""
 
     options: ReadOptions
     origin: Origin
@@ -103,7 +104,7 @@ class ChangesTable:
 
 
 def load_changes_table(read: ReadOptions) -> ChangesTable:
-    """Take the cut, compare the options with what there is, and plan the tasks."""
+    """Take the cut, check the options against it, and plan the tasks."""
     origin = open_origin(read)
     cut = cut_changes(origin, read.shards)
     parts = plan_changes(origin, cut, find_ranges(read, origin, cut))
@@ -111,7 +112,7 @@ def load_changes_table(read: ReadOptions) -> ChangesTable:
 
 
 def cut_changes(origin: Origin, shards: Sequence[int] | None) -> Cut:
-    """Return the cut, each shard from the first entry whose changes can be found."""
+    """Return the cut; each shard begins at the first entry whose changes can be computed."""
     cut = origin.cut(shards)
     begun = (_begin(part, find_starts(origin, part.shard)) for part in cut.shards)
     return replace(cut, shards=tuple(begun))
@@ -121,19 +122,19 @@ def _begin(part: ShardCut, starts: Sequence[KeptState]) -> ShardCut:
     if not starts:
         raise OutOfRange(
             f"no snapshot that can be read leads to entry {part.first_index} of shard "
-            f"{part.shard}, where the log begins; what its entries changed cannot be found",
+            f"{part.shard}, where the log begins; what its entries changed cannot be computed",
             reason=REASON_DROPPED,
             metadata={"shard": str(part.shard), "first_index": str(part.first_index)},
         )
     first = starts[0]
     if not first.index:
         return part
-    # Entries behind a snapshot may have its time, and so may those before it.
+    # An entry behind the snapshot may have its time, but so may one before it: exclude that time.
     return replace(part, first_index=first.index + 1, first_timestamp_ns=first.timestamp_ns + 1)
 
 
 def plan_changes(origin: Origin, cut: Cut, ranges: Iterable[Range]) -> list[ChangesPart]:
-    """Return the parts of some ranges: one, and one more for each snapshot inside."""
+    """Return the parts of some ranges: one each, and one more for each snapshot inside."""
     ends = {part.shard: part.last_index for part in cut.shards}
     found: list[ChangesPart] = []
     for each in ranges:
@@ -155,7 +156,7 @@ def plan_changes(origin: Origin, cut: Cut, ranges: Iterable[Range]) -> list[Chan
 
 
 def read_changes(read: ReadOptions, origin: Origin, part: ChangesPart) -> Iterator[pa.RecordBatch]:
-    """Yield what the entries of a part did, as far as it is asked for."""
+    """Yield the changes of a part that the options select."""
     with open_start(origin, part.shard, part.first_index - 1) as (past, entries):
         if read.view.name == "kv_changes":
             keys = _wanted(read, part, key_changes(past, entries, part.end_index))
@@ -167,7 +168,7 @@ def read_changes(read: ReadOptions, origin: Origin, part: ChangesPart) -> Iterat
 
 
 def _wanted(read: ReadOptions, part: ChangesPart, rows: Iterator[Any]) -> Iterator[Any]:
-    """Yield the rows within a part, the times and the namespaces; replay ends with the times."""
+    """Yield the rows within the part, the times and the namespaces; stop behind the last time."""
     first, last = part.first_index, part.last_index
     from_ns, to_ns = read.from_time_ns, read.to_time_ns
     names = None
@@ -215,7 +216,7 @@ def _batches(
 def _batch(
     shard: int, rows: list[Any], columns: dict[str, pa.Array], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Return a batch: what all rows have, and their own columns."""
+    """Return a batch: the columns that both views share, and the view's own."""
     index, position, time_ns, kind, transaction = (
         np.array(each, np.int64) for each in zip(*(row[:5] for row in rows), strict=True)
     )

@@ -1,23 +1,19 @@
-"""The log in a directory: of a server that runs, of one that is stopped, or a copy of segments.
+"""The log in a directory: of a running server, of a stopped one, or a copy of segments.
 
-Nothing is locked, mapped or written. What can be read ends where the files alone say which entries
-count: at the last sealed entry of a shard, or at its newest snapshot where that is later. A server
-may have more; ``Cut.note`` says so.
+Nothing is locked, mapped or written. A shard can be read as far as the files alone tell which
+entries count: up to its last sealed entry, or up to its newest snapshot if that is later. A running
+server may have more; ``Cut.note`` says so.
 
-* Planning reads headers and footers of sealed files, 276 bytes each, and prunes by range, by owner
-  and by time; where only records of some streams are wanted, also by the streams tables.
-* A split is whole files, or a part of a large one that begins and ends where groups do. Small files
-  are read together. Where an inner boundary is, the header of one entry tells: it counts what is
-  left of its group.
-* A task lists the files again: what was sealed, compacted or renamed meanwhile is read under its
-  new name. What was dropped is an error that says which indexes.
-
-Queue ids
----------
-The ids of queues by name, in a directory: entries of the log say ids and not names.
-
-A queue is named where it is created. Where the log begins later, the newest snapshot has the queues
-that were there. A name that was used again means all queues that had it.
+* Planning reads the headers and footers of sealed files, 276 bytes each, and prunes by range, owner
+  and time. If only records of some streams are wanted, it also prunes by the streams tables.
+* A split is several small files, one file, or a part of a large file. It begins and ends where
+  groups do. The header of one entry is enough to find such a boundary: it counts the entries left
+  in its group.
+* A task lists the files again, so that a file that was sealed, compacted or renamed after planning
+  is read under its new name. If entries were dropped, the task fails and names their indexes.
+* Entries of queues hold ids, not names. The names come from the entries that create queues, and,
+  where the log begins later, from the newest snapshot. A name that was used again stands for all
+  queues that had it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -57,7 +53,7 @@ from onelog.ual.segments.tables import Indexes
 def find_created(
     origin: Origin, wanted: Range, namespaces: Sequence[str] | None
 ) -> Iterator[tuple[int, str]]:
-    """Yield id and name of the queues that the entries of a range create."""
+    """Yield the id and name of each queue that the entries of a range create."""
     spaces = None if namespaces is None else frozenset(name.encode() for name in namespaces)
     selection = Selection(types=types_of("queue", "queue_create"), namespaces=spaces)
     request = Request(selection, frozenset(("index", "name_text")))
@@ -71,8 +67,8 @@ def find_created(
 def find_in_snapshot(
     files: ShardFiles, names: Sequence[str], namespaces: Sequence[str] | None
 ) -> Iterator[tuple[int, str]]:
-    """Yield id and name of the queues with these names in the newest snapshot that can be read."""
-    # Only who asks for queues of a log whose beginning is gone needs the state.
+    """Yield the id and name of the queues with these names in the newest readable snapshot."""
+    # Imported here: only a read of queues from a log whose beginning is gone needs the state.
     from onelog.snapshot.loading import load_newest
     from onelog.snapshot.offline import fresh_projections
     from onelog.ual.segments.notes import ApplyNotes
@@ -91,21 +87,19 @@ def find_in_snapshot(
     spaces = [each.name for each in state.system.namespaces] if namespaces is None else namespaces
     for namespace in spaces:
         for name in names:
-            # Of the names that begin with it, a name itself is the first.
+            # The list is sorted: of all names with this prefix, the name itself comes first.
             first = state.queue.list_queues(namespace, limit=1, prefix=name)
             if isinstance(first, list) and first and first[0][0] == name:
                 yield first[0][1], name
 
 
-# Directory
-
 NOTE = (
     "read from files: each shard ends at its last sealed entry, or at its newest snapshot where "
     "that is later; a running server may have more"
 )
-# Entries of one transaction at most; a range that begins inside of one is read from there.
+# Entries of one transaction at most: how far to look back for the start of an open one.
 BATCH_ENTRIES_MAX = 1_000
-# A file is cut in parts from this much over the size of a split on.
+# A file is cut into parts if it is larger than a split by this factor.
 SPLIT_SLACK = 1.5
 
 _INDEX_FIELD, _GROUP_FIELD = 4, 7  # of an unpacked header of an entry
@@ -115,9 +109,9 @@ class DirectoryOrigin:
     """Entries of the files in a directory; see ``onelog.spark.origin``."""
 
     def __init__(self, path: str, *, cluster_id: str = "") -> None:
-        """Name a directory; with ``cluster_id``, one of another cluster is refused."""
+        """Name a directory; ``cluster_id``: refuse a directory of any other cluster."""
         self.name = path
-        # The driver's directory counts: executors run in others.
+        # A relative path is relative to the driver: executors run in other directories.
         self._path = Path(path).absolute()
         self._cluster_id = cluster_id
 
@@ -168,7 +162,7 @@ class DirectoryOrigin:
         """See ``Origin.group_end``."""
         with reported():
             files = self._shard(self._find(), shard)
-            # Where compaction has dropped the entry, the next one that is left ends a group, too.
+            # If compaction has dropped the entry, the group of the next one that is left will do.
             for last in (index, last_index):
                 for piece, _ in files.pieces(index, last):
                     if len(piece.headers):
@@ -192,7 +186,7 @@ class DirectoryOrigin:
         wanted: Sequence[str] | None,
         namespaces: Sequence[str] | None = None,
     ) -> QueueNames:
-        """See ``Origin.queue_names``: only what is wanted, which costs a read of queue entries."""
+        """See ``Origin.queue_names``: only wanted names, since finding them reads queue entries."""
         found: QueueNames = {}
         if wanted is None:
             return found
@@ -255,7 +249,7 @@ def needs_look_back(piece: Piece) -> bool:
 
 
 def _look_back(files: ShardFiles, index: int, transactions: Transactions) -> None:
-    """Find the transaction that is open before an index: all of it is in one file."""
+    """Find the transaction that is open before an index; it lies in one file."""
     listing = files.list()
     at = listing.find(index)
     first_in_file = listing.parts[at].first_index if at is not None else index
@@ -268,7 +262,7 @@ def _look_back(files: ShardFiles, index: int, transactions: Transactions) -> Non
 def learn_transactions(
     shard: int, piece: Piece, voids: Indexes, transactions: Transactions
 ) -> None:
-    """Find the transactions of entries that nobody wants."""
+    """Note the transactions of entries that are not wanted themselves."""
     blocks = cut_blocks(
         shard,
         piece.data,
@@ -292,21 +286,21 @@ class _Plan:
         self._wanted = wanted
         self._selection = selection
         self._size_bytes = size_bytes
-        # Of streams that nobody asks for; unknown ones, made or gone since, are not among them.
+        # Known streams that are not wanted. A stream that the snapshot does not know may be wanted.
         self._others: frozenset[int] = frozenset()
         if selection.only_records and selection.streams is not None:
             known = files.stream_names().items()
             self._others = frozenset(at for at, name in known if name not in selection.streams)
 
     def splits(self) -> list[Split]:
-        """Return the parts that can hold wanted entries; a hole in the range is an error."""
+        """Return the splits that can hold wanted entries; raise if part of the range is gone."""
         if self._wanted.last_index < self._wanted.first_index:
             return []
         for attempt in range(LISTINGS_MAX):
             try:
                 return join_splits(self._parts(self._files.list()), self._size_bytes)
             except (FileNotFoundError, MissingSegment):
-                # Sealed, replaced or dropped while it was listed; the names of now say which.
+                # A file was sealed, replaced or dropped after it was listed: list again.
                 if attempt + 1 == LISTINGS_MAX:
                     raise
         raise AssertionError("unreachable")
@@ -386,7 +380,7 @@ class _Plan:
             if fields[_INDEX_FIELD] != index:
                 rule = f"entry {index}: the sparse table differs from the entry"
                 raise CorruptFile(str(part.path), rule, int(offsets[row]))
-            # Where its group ended, also if compaction has taken the last of it.
+            # The end of its group, even if compaction has dropped the group's last entry.
             boundary = index + fields[_GROUP_FIELD]
             if (ends[-1] if ends else first_index - 1) < boundary < last_index:
                 ends.append(boundary)

@@ -1,11 +1,11 @@
 """The log of a running cluster: frames of stored bytes, from any replica.
 
-The cut is taken behind a read barrier of each shard: everything that was acknowledged before is in
-it. Tasks read frames; where a node fails, lags or has dropped the range, another one continues at
-the next index. Bytes from the network are trusted as little as those of a disk: checksum, index and
-size of each entry are compared before a row of its frame leaves.
+The cut is taken after a read barrier of each shard, so it has everything that was acknowledged
+before. Tasks read frames; if a node fails, lags or has dropped the range, another one continues at
+the next index. Bytes from the network are trusted as little as those of a disk: the checksum, index
+and size of each entry are verified before a row of its frame is returned.
 
-A task makes its own client, since connections do not travel. Executors need hpack and protobuf.
+Each task opens its own client, since connections do not pickle. Executors need hpack and protobuf.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from onelog.v1 import log_pb2
 
 TIMEOUT_S = 60.0
-# Until a node has answered once: two attempts. A cluster that is known may be gone for longer.
+# For the first answer of a node: enough for two attempts. Later outages may last TIMEOUT_S.
 CONNECT_S = 5.0
 _DEFAULT_NAMESPACE = "default"
 _EVERYTHING = Selection()
@@ -66,13 +66,13 @@ class EndpointOrigin:
         bytes_per_second_max: int = 0,
         cluster_id: str = "",
     ) -> None:
-        """Name nodes of a cluster; ``security`` has ``token`` and ``tls_*`` of the options.
+        """Name nodes of a cluster; ``security`` holds the options ``token`` and ``tls_*``.
 
-        With ``cluster_id``, another cluster at these endpoints is refused.
+        ``cluster_id``: refuse any other cluster at these endpoints.
         """
         self.name = ",".join(endpoints)
         self._endpoints = tuple(endpoints)
-        # Read here, on the driver: executors need no files of keys.
+        # Certificates are read here, on the driver: executors do not need the files.
         self._token = (security or {}).get("token")
         self._tls = parse_tls(security or {})
         self._bytes_per_second_max = bytes_per_second_max
@@ -160,7 +160,7 @@ class EndpointOrigin:
         wanted: Sequence[str] | None,  # noqa: ARG002 - the port's
         namespaces: Sequence[str] | None = None,
     ) -> QueueNames:
-        """See ``Origin.queue_names``: the queues that there are now."""
+        """See ``Origin.queue_names``: the queues that exist now."""
         from onelog.client.topology import shard_of
 
         found: QueueNames = {}
@@ -180,10 +180,10 @@ class EndpointOrigin:
 
     @contextmanager
     def connect(self) -> "Iterator[Client]":
-        """Open a client of the cluster; a task makes its own.
+        """Open a client of the cluster; each task opens its own.
 
-        Each is asked which cluster it is in: entries are known by index alone, and those of another
-        cluster at the same endpoints would look right.
+        The cluster's id is compared each time: entries are identified by index alone, so those of
+        another cluster at the same endpoints would look right.
         """
         try:
             from onelog.client.options import ClientOptions
@@ -240,7 +240,7 @@ class EndpointOrigin:
     def _look_back(
         self, client: "Client", split: Split, index: int, transactions: Transactions
     ) -> None:
-        """Find the transaction that is open before an index; what is gone is of none."""
+        """Find the transaction that is open before an index; dropped entries belong to none."""
         described = self._describe(client, split.shard)
         first = max(described.first_index, index - BATCH_ENTRIES_MAX)
         if first < index:
@@ -250,9 +250,9 @@ class EndpointOrigin:
 
 
 def _owners(selection: Selection) -> "list[log_pb2.Owner]":
-    """Return the owners that can have wanted entries; none for all.
+    """Return the owners that can have wanted entries; an empty list for all.
 
-    Batch entries are the system's, and say which transaction the entries behind them belong to.
+    The system is always among them: its batch entries tell which transaction an entry belongs to.
     """
     owners = selection.owners
     if selection.types is not None:
@@ -300,7 +300,7 @@ def _split(
         )
     if wanted.last_index > described.cut_index:
         raise OutOfRange(
-            f"entries up to {wanted.last_index} of shard {wanted.shard} were there when the range "
+            f"entries up to {wanted.last_index} of shard {wanted.shard} existed when the range "
             f"was planned, and the log ends at {described.cut_index}: it was restored to an "
             "earlier state; load the table again",
             reason="INDEX_IN_FUTURE",
@@ -316,7 +316,7 @@ def _parts(
     for span in described.spans:
         first = max(span.first_index, wanted.first_index)
         last = min(span.last_index, wanted.last_index)
-        # What is not sealed yet does not say whose entries it has.
+        # Only sealed files count entries by owner: an unsealed one may have any.
         owner_counts = span.owner_counts if span.sealed else (1,) * OWNER_COUNT_MAX
         times = span.first_timestamp_ns, span.last_timestamp_ns
         if first <= last and selection.can_be_within(*times, owner_counts):

@@ -1,6 +1,6 @@
-"""Errors of files as errors of the API: what a task or a driver raises has a stable reason.
+"""Errors of files as errors of the API, so that each error of a task or driver has a stable reason.
 
-Spark shows users the text of an exception: ``REASON: message``, which says what to do.
+Spark shows users the text of an exception: ``REASON: message``. The message says what to do.
 """
 
 import errno
@@ -27,13 +27,13 @@ from onelog.ual.errors import (
 )
 
 _REFUSED = (errno.EACCES, errno.EPERM)
-# What the server answers for an index below the first one that is kept.
+# The server's reason for an index below the first one that is kept.
 REASON_DROPPED = "COMPACTED"
 
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Raise errors of files as those of the API; others pass."""
+    """Raise errors of files as errors of the API; let others pass."""
     try:
         yield
     except (UalError, OSError) as error:

@@ -1,16 +1,16 @@
-"""Offsets of a streaming query: how far each shard was read, and what proves it.
+"""Offsets of a streaming query: how far each shard was read, with a checksum as proof.
 
 ::
 
     {"cluster": "0f9a1c3e-…", "0": 812, "1": 799, "crc32c": {"0": "9d41c0a2", "1": "00c4f6d1"}}
 
-``crc32c`` has the checksum of the last entry that was read of each shard, as its header has it. It
-covers index, term and time of the entry beside its payload. A log that was restored from an older
-copy and has grown since has another entry at that index: its terms and times are those of another
-history. Two logs with the same entry at an index have the same entries before it.
+``crc32c`` holds the header checksum of the last entry read from each shard. It covers the entry's
+index, term and time as well as its payload. A log that was restored from an older copy and has
+grown since has a different entry at that index, with another term and time. Conversely, two logs
+with the same entry at an index have the same entries before it.
 
-A shard of which nothing was read, or whose entry was not kept when the offset was made, has no
-checksum. Nor do offsets of versions before: they are known by cluster and index alone.
+A shard has no checksum if nothing was read of it, or if the entry was no longer kept when the
+offset was made. Offsets of earlier versions have none at all: only cluster and index are compared.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ _CHECKSUMS = "crc32c"
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """The last entry of each shard that was read; 0: none."""
+    """The last entry that was read of each shard; 0: none."""
 
     cluster_id: str
     indexes: dict[int, int]
@@ -34,7 +34,7 @@ class Offset:
 
     @classmethod
     def decode(cls, values: Mapping[str, Any]) -> "Offset":
-        """Return an offset as a checkpoint has it."""
+        """Return the offset that a checkpoint holds."""
         return cls(
             str(values.get(_CLUSTER)),
             {int(name): int(index) for name, index in values.items() if name.isdigit()},
@@ -51,7 +51,7 @@ class Offset:
         }
 
     def refuse_other_log(self, cut: Cut, name: str) -> None:
-        """Refuse a log that is of another cluster, has other shards, or ends before this."""
+        """Refuse a log of another cluster, with other shards, or that ends before this offset."""
         if self.cluster_id != cut.cluster_id:
             raise FailedPrecondition(
                 f"the checkpoint is of cluster {self.cluster_id}, and {name} is cluster "
@@ -61,8 +61,7 @@ class Offset:
         for each in cut.shards:
             if each.shard not in self.indexes:
                 raise FailedPrecondition(
-                    f"the checkpoint does not know shard {each.shard}; the option shards has "
-                    "changed",
+                    f"the checkpoint has no shard {each.shard}: the option shards has changed",
                     reason="CHECKPOINT_OTHER_SHARDS",
                 )
             if self.indexes[each.shard] > each.last_index:
@@ -79,7 +78,7 @@ class Offset:
             place = shard, self.indexes[shard]
             if found.get(place, crc) != crc:
                 raise FailedPrecondition(
-                    f"entry {place[1]} of shard {shard} is another one than the checkpoint has "
+                    f"entry {place[1]} of shard {shard} is not the one that the checkpoint has "
                     "read: the log was restored to an earlier state and has grown since; begin "
                     "with a new checkpoint",
                     reason="CHECKPOINT_DIFFERS",
@@ -89,7 +88,7 @@ class Offset:
 def prove(origin: Origin, start: Offset, end: Offset) -> Offset:
     """Return the end of a batch with its checksums; refuse a log that was restored.
 
-    Shards without anything new are not read: what they had is theirs still.
+    Shards without new entries are not read: they keep the checksum that they had.
     """
     found = origin.checksums(sorted(set(_places(start, end))))
     start.refuse_other_entries(found)

@@ -1,4 +1,4 @@
-"""The options of a read, parsed and checked as far as they can be without the log.
+"""The options of a read, parsed and checked as far as possible without the log.
 
 =====================  ============================================================================
 ``endpoint``           nodes of a cluster, ``host:port`` each, separated by commas; or
@@ -8,7 +8,7 @@
 ``to_index``           last entry, included; likewise
 ``from_time``          first log time, ISO 8601 (UTC unless it says otherwise) or nanoseconds
 ``to_time``            last log time, included; the first entry of a log has time 0
-``since``              a path of an export's receipt: what follows behind its last entries
+``since``              the path of an export's receipt: read only what follows its last entries
 ``shards``             only these shards, by number
 ``owners``             only entries of these: system, kv, queue, timeseries, stream
 ``types``              only these operations: a name (``put``), ``owner.name`` or a number;
@@ -17,16 +17,17 @@
 ``streams``            only entries about these streams; likewise ``queues``, ``measurements``
 ``key_prefix``         only keys that begin with this text; ``key_prefix_hex``: with these bytes
 ``columns``            only these columns
-``bytes_per_second_max``  for each task, what a server sends; only with ``endpoint``
-``token``              who the reader is; ``tls`` (``true``), ``tls_ca``, ``tls_cert``, ``tls_key``
-                       (paths of PEM files, read on the driver) and ``tls_name``: as in the client
+``bytes_per_second_max``  how fast a server sends to each task; only with ``endpoint``
+``token``              the reader's credential; ``tls`` (``true``), ``tls_ca``, ``tls_cert``,
+                       ``tls_key`` (paths of PEM files, read on the driver) and ``tls_name``:
+                       as in the client
 =====================  ============================================================================
 
 A list is separated by commas. A list that begins with ``[`` is a JSON array, for names that have
 commas: ``["a,b", "c"]``.
 
-Every wrong value is ``InvalidArgument`` with a stable reason; the text names option, value and what
-is allowed.
+A wrong value raises ``InvalidArgument`` with a stable reason; the message names the option, the
+value and what is allowed.
 """
 
 import json
@@ -56,7 +57,7 @@ _KNOWN = (
     "owners", "types", *sorted(_NAMES), "key_prefix_hex", "columns", *_ONLY_ENDPOINT,
 )  # fmt: skip
 
-# Which names each view can be pruned by; a view that is not here, by namespaces.
+# The names that each view can be pruned by; other views only by namespaces.
 _CONCERNS = {
     "log": _NAMES | {"owners"},
     "kv_operations": frozenset(("namespaces", "key_prefix")),
@@ -70,10 +71,10 @@ _CONCERNS = {
     "queue_events": frozenset(("namespaces", "queues")),
 }
 
-# What only a view of entries can have.
+# Options of views of entries only.
 _ONLY_ENTRIES = ("from_index", "to_index", "from_time", "to_time", "since", "owners", "types")
 
-# An index of all shards, or of each.
+# One index for all shards, or an index by shard.
 Bound = int | dict[int, int]
 
 
@@ -99,7 +100,7 @@ class ReadOptions:
     key_prefix: bytes | None = None
     columns: tuple[str, ...] | None = None
     bytes_per_second_max: int = 0
-    security: tuple[tuple[str, str], ...] = ()  # of token and tls_*, those that were given
+    security: tuple[tuple[str, str], ...] = ()  # token and tls_*, as far as they were given
 
     @classmethod
     def parse(
@@ -109,7 +110,7 @@ class ReadOptions:
         *,
         others: Collection[str] = (),
     ) -> "ReadOptions":
-        """Return checked options; ``others`` are names that somebody else checks."""
+        """Return checked options; ``others``: names that are known and checked elsewhere."""
         given = {name.lower(): value for name, value in options.items()}
         for name in others:
             given.pop(name, None)
@@ -148,7 +149,7 @@ class ReadOptions:
         return read
 
     def bound(self, bound: Bound | None, shard: int) -> int | None:
-        """Return what a bound says of a shard."""
+        """Return the bound of one shard; None: it has none."""
         return bound.get(shard) if isinstance(bound, dict) else bound
 
     def _refuse_contradictions(self, given: Mapping[str, str]) -> None:
@@ -158,7 +159,7 @@ class ReadOptions:
             for named in bound if isinstance(bound, dict) else ():
                 if self.shards is not None and named not in self.shards:
                     raise bad("OPTION_CONFLICT", name, given[name], "only shards that are read")
-        # A shard that neither of them names stands for those that have the same bound.
+        # One number that neither bound names stands for all shards that they do not name.
         shards = {SHARD_MAX + 1}
         for bound in (self.from_index, self.to_index):
             shards |= set(bound) if isinstance(bound, dict) else set()
@@ -212,7 +213,7 @@ def parse_time(name: str, value: str) -> int:
 
 
 def parse_tls(given: Mapping[str, str]) -> "Tls | None":
-    """Return the certificates; files are read here, on the driver, and travel with the tasks."""
+    """Return the certificates, read here on the driver; they travel to the tasks."""
     parts = {name: given.get(f"tls_{name}", "") for name in ("ca", "cert", "key", "name")}
     wanted = given.get("tls", "false").lower()
     if wanted not in ("true", "false"):
@@ -279,16 +280,16 @@ def _number(given: Mapping[str, str], name: str, least: int, most: int) -> int |
 
 
 def parse_number(name: str, value: str, least: int, most: int) -> int:
-    """Return the number that an option says, within its bounds."""
+    """Return the number that an option gives; refuse one out of bounds."""
     text = value.strip()
-    # No more digits than the largest has: what comes from a user may have millions.
+    # Check the length before int(): a user's text may have millions of digits.
     if text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) <= most:
         return int(text)
     raise bad("OPTION_INVALID", name, value, f"a number from {least} to {most}")
 
 
 def parse_bound(given: Mapping[str, str], name: str) -> Bound | None:
-    """Return the index that an option says, of all shards or of each."""
+    """Return the index that an option gives, for all shards or by shard."""
     if name not in given:
         return None
     value = given[name]

@@ -1,15 +1,14 @@
 """Where entries come from: what a directory, a cluster and an archive have in common.
 
-An ``Origin`` is named by a string (a path, or endpoints) and answers three questions, each at its
-time:
+An ``Origin`` is named by a string (a path, or endpoints). Three of its methods carry a read:
 
-* ``cut``, once, on the driver, when a table is loaded: how far each shard can be read. Every query
-  of that table sees this cut, and everything acknowledged before it was taken is in it.
-* ``splits``, on the driver, for each query: which parts of the log tasks read. A split begins and
-  ends where groups do, so that no transaction is cut in two.
-* ``blocks``, in a task: the verified entries of a split.
+* ``cut`` says how far each shard can be read. It is called once, on the driver, when a table is
+  loaded: every query of that table sees the same cut, which has everything acknowledged before.
+* ``splits`` says which parts of the log tasks read. It is called on the driver for each query. A
+  split begins and ends where groups do, so that no transaction is divided.
+* ``blocks`` yields the verified entries of a split, in a task.
 
-An origin pickles: it holds what was asked for and no connection or open file.
+An origin pickles: it holds names and settings, but no connection and no open file.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +18,7 @@ from typing import Protocol
 from onelog.spark.columns.block import Block
 from onelog.spark.columns.selection import Selection
 
-# Bytes of the log that one task reads, about; a split has whole groups.
+# About how many bytes of the log one task reads; a split has whole groups.
 SPLIT_BYTES = 64 << 20
 
 
@@ -33,18 +32,18 @@ class ShardCut:
     shard: int
     first_index: int  # the first entry that is kept
     last_index: int
-    timestamp_ns: int  # log time of the last entry; 0: there is none
-    first_timestamp_ns: int = 0  # log time of the first one that is kept
+    timestamp_ns: int  # log time of the last entry; 0: the shard is empty
+    first_timestamp_ns: int = 0  # log time of the first entry that is kept
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How far a table reaches: one consistent place in the log of each shard."""
+    """How far a table reads: one index in the log of each shard."""
 
     cluster_id: str
     shard_count: int
-    shards: tuple[ShardCut, ...]  # those that were asked for, by number
-    note: str = ""  # what a user should know: that a directory ends before its server's log
+    shards: tuple[ShardCut, ...]  # those that were asked for, in order of their numbers
+    note: str = ""  # for the user: a directory may end before the log of its server
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +62,11 @@ class Split:
     shard: int
     first_index: int
     last_index: int
-    size_bytes: int  # about, for progress
+    size_bytes: int  # approximate, for progress
 
 
 def join_splits(parts: Iterable[Split], size_bytes: int) -> list[Split]:
-    """Join neighbours as long as they are one split's size together."""
+    """Join neighbours as long as together they do not exceed the size of a split."""
     joined: list[Split] = []
     for part in parts:
         last = joined[-1] if joined else None
@@ -84,7 +83,7 @@ def join_splits(parts: Iterable[Split], size_bytes: int) -> list[Split]:
     return joined
 
 
-# Names of queues, by shard, then by id: an id is of one shard.
+# Names of queues by shard, then by id: ids are unique within a shard only.
 QueueNames = dict[int, dict[int, str]]
 # The crc32c of entries, by shard and index.
 Checksums = dict[tuple[int, int], int]
@@ -106,7 +105,7 @@ class Origin(Protocol):
         ...
 
     def blocks(self, split: Split, selection: Selection) -> Iterator[Block]:
-        """Yield the wanted entries of a split, verified, without refused ones."""
+        """Yield the wanted entries of a split, verified and without those that were refused."""
         ...
 
     def group_end(self, shard: int, index: int, last_index: int) -> int:
@@ -114,9 +113,9 @@ class Origin(Protocol):
         ...
 
     def checksums(self, places: Sequence[tuple[int, int]]) -> Checksums:
-        """Return the crc32c of single entries, by shard and index, as their headers have it.
+        """Return the crc32c in the headers of single entries, by shard and index.
 
-        Entries that are not kept any more are left out.
+        Entries that are no longer kept are left out.
         """
         ...
 
@@ -125,6 +124,6 @@ class Origin(Protocol):
     ) -> QueueNames:
         """Return the queues whose names are known up to a cut.
 
-        ``wanted``: names that must be found if they are there, however much is read for it.
+        ``wanted``: names that must be found if they exist, even if much of the log is read.
         """
         ...

@@ -1,9 +1,9 @@
-"""The state of a shard at an index, out of files or from a cluster, for tables with state.
+"""The state of a shard at an index, from files or from a cluster, for views of the state.
 
-Where a snapshot stands at just that index, its sections are read as they are. Otherwise the newest
-snapshot below is loaded and the log replayed from there, by the code that recovery uses, and the
-sections are those of the state that comes out: one decoder serves both. A cluster sends snapshot
-and log into a temporary directory.
+If there is a snapshot at exactly that index, its sections are read as they are. Otherwise the
+newest snapshot below it is loaded and the log replayed from there, by the code that recovery uses;
+the resulting state is written as sections again, so that one decoder serves both cases. A snapshot
+of a cluster is first downloaded into a temporary directory.
 """
 
 import tempfile
@@ -31,7 +31,7 @@ from onelog.ual.manifest import SnapshotRecord
 from onelog.ual.offline.reader import ReadOnlyFiles
 from onelog.ual.segments.tables import Columns
 
-# A leader that changes between two calls keeps other snapshots; it is asked again this often.
+# Another leader may keep other snapshots: how often to ask again if the leader changes meanwhile.
 SNAPSHOT_ATTEMPTS_MAX = 5
 
 
@@ -44,13 +44,13 @@ class Past(Protocol):
         ...
 
     def chunks(self, owner: int) -> Iterable[bytes]:
-        """Return the section of a model, as a snapshot at the index would have it."""
+        """Return the section that a snapshot at the index would have for an owner."""
         ...
 
 
 @dataclass(frozen=True)
 class _Saved:
-    """A snapshot that stands at the index."""
+    """A snapshot at exactly the index."""
 
     reader: SnapshotReader
 
@@ -72,7 +72,7 @@ class Replayed:
 
     @property
     def router(self) -> Router:
-        """What the log was applied to."""
+        """The router with the replayed state."""
         return self.state.projections.router
 
     @property
@@ -94,16 +94,16 @@ def open_past(origin: Origin, shard: int, index: int) -> Iterator[Past]:
 
 @contextmanager
 def open_replayed(origin: Origin, shard: int, index: int) -> Iterator[PastState]:
-    """Open the state as projections, whether a snapshot stands there or not."""
+    """Open the state as projections, whether or not there is a snapshot at the index."""
     with reported(), _open_source(origin, shard, index) as source:
         yield _replay(source, shard, index).state
 
 
 @contextmanager
 def open_start(origin: Origin, shard: int, index: int) -> Iterator[tuple[PastState, Entries]]:
-    """Open a state that goes forward from an index (0: the empty one), and the log for that.
+    """Open the state at an index (0: the empty one), and the log to replay forward from it.
 
-    Where the index is inside of a transaction, the state is the one before it, and stands there.
+    Inside a transaction there is no state: then it is the state before the transaction.
     """
     with reported(), _open_source(origin, shard, index) as source, _lost(shard, index):
         past = _start(source, shard, index)
@@ -114,19 +114,19 @@ def open_start(origin: Origin, shard: int, index: int) -> Iterator[tuple[PastSta
 
 @dataclass(frozen=True, slots=True)
 class KeptState:
-    """A state that changes can be followed from: a snapshot, or (0, 0) for a whole log."""
+    """A state that replay can start from: a snapshot, or (0, 0) if the log has entry 1."""
 
     index: int
     timestamp_ns: int
 
 
 def find_starts(origin: Origin, shard: int) -> list[KeptState]:
-    """Return the states of a shard from which the log can be followed, oldest first."""
+    """Return the states of a shard that replay can start from, oldest first."""
     if isinstance(origin, EndpointOrigin):
         with origin.connect() as client:
             described = client.log.describe(shard)
         first_index = described.first_index
-        # Without a time its file cannot be read.
+        # A snapshot without a time has an unreadable file.
         kept = [KeptState(each.index, each.timestamp_ns) for each in described.snapshots]
         kept = [each for each in kept if each.timestamp_ns]
     elif isinstance(origin, DirectoryOrigin):
@@ -166,16 +166,16 @@ class _Source(Protocol):
 
 
 def _read_saved(source: _Source, shard: int, index: int) -> Past | None:
-    """Return the snapshot at just this index; None if there is none, or none that is in order."""
+    """Return the snapshot at exactly this index; None if there is none, or it is damaged."""
     for record in source.snapshots:
         if record.index != index:
             continue
         try:
             path = source.directory / record.file
             reader = open_recorded(source.files, path, shard, record)
-            reader.verify()  # before a row of it leaves
+            reader.verify()  # before any row of it is returned
         except (CorruptSnapshot, FileNotFoundError):
-            return None  # an older one and the log lead to the same state
+            return None  # an older snapshot and the log give the same state
         return _Saved(reader)
     return None
 
@@ -195,12 +195,12 @@ def _start(source: _Source, shard: int, index: int) -> PastState:
 
 @contextmanager
 def _lost(shard: int, index: int) -> Iterator[None]:
-    """Raise that a state cannot be had any more as an error of the API."""
+    """Raise an error of the API if the state can no longer be built."""
     try:
         yield
     except (NoSnapshot, LogGap) as error:
         raise OutOfRange(
-            f"the state of shard {shard} at {index} cannot be had any more: {error}",
+            f"the state of shard {shard} at {index} can no longer be built: {error}",
             reason=REASON_DROPPED,
             metadata={"shard": str(shard), "index": str(index)},
         ) from error
@@ -211,7 +211,7 @@ def _replay(source: _Source, shard: int, index: int) -> Replayed:
         past = _start(source, shard, index)
     if past.projections.router.in_batch:
         raise OutOfRange(
-            f"index {index} of shard {shard} is inside of a transaction, where there is no state; "
+            f"index {index} of shard {shard} is inside a transaction, where there is no state; "
             "ask for the index of its last entry, or for one before it",
             reason="AS_OF_INSIDE_TRANSACTION",
             metadata={"shard": str(shard), "index": str(index)},
@@ -284,7 +284,7 @@ class _Cluster:
             yield from Columns.of_headers(view, piece.headers, piece.offsets).entries()
 
     def _fetch(self, index: int) -> None:
-        """Bring the newest snapshot at or below the index here."""
+        """Download the newest snapshot at or below the index."""
         with self._origin.connect() as client:
             described = client.log.describe(self._shard)
             self.first_index = described.first_index

@@ -1,17 +1,17 @@
-"""Verified entries of one file: read into memory by plain reads, checked, handed on as arrays.
+"""Verified entries of one file, read into memory by plain reads and returned as arrays.
 
-A ``Piece`` is a run of entries of one file, back to back, that was verified:
+A ``Piece`` holds consecutive entries of one file. Before it is returned, its bytes are verified:
 
-* of a sealed file by the checksum of the whole file where a good part of it is wanted, otherwise
-  each entry by its own;
-* of an unsealed file each entry by its own.
+* in a sealed file, by the checksum of the file if a large part of it is wanted, otherwise each
+  entry by its own checksum;
+* in an unsealed file, each entry by its own checksum.
 
-In both, index and size of each entry are compared with where the tables or the entries before it
-say that it is. A difference is ``CorruptFile``, before an entry of the piece leaves.
+The index and size of each entry must also agree with the tables of the file, or with the entry
+before it. Any difference raises ``CorruptFile``, and no entry of the piece is returned.
 
-A mapping would end the process at a page that the disk cannot read, and in a directory that a
-server writes to, files are cut and replaced: so everything is copied. A piece of a sealed file is a
-view of one copy of the wanted part; an unsealed file is read in windows.
+Files are copied and not mapped. A mapped page that the disk cannot read would kill the process, and
+a running server truncates and replaces its files. A piece of a sealed file is a view of one copy of
+the wanted part; an unsealed file is read in windows.
 """
 
 from collections.abc import Iterator
@@ -47,9 +47,9 @@ from onelog.ual.segments.tables import (
 )
 
 READ_SIZE = 1 << 20
-# Entries whose headers are gathered at once: 40 bytes each.
+# How many headers, of 40 bytes each, are gathered at once.
 PIECE_ENTRIES_MAX = 131_072
-# From this part of a file on, one checksum over all of it costs less than one of each entry.
+# If at least this part of a file is wanted, one checksum over all of it is cheaper than many.
 WHOLE_FILE_PART = 1 / 4
 
 _LENGTH_FIELD, _INDEX_FIELD = 6, 4  # of an unpacked header of an entry
@@ -67,16 +67,16 @@ class Piece:
 
 
 def open_sealed(reader: ReadOnlyFiles, path: Path) -> tuple[SealedSegment, File]:
-    """Open a sealed file: what its header, footer and small tables say, and the file itself.
+    """Open a sealed file; return its header, footer and small tables, and the open file.
 
-    Both are of the same file, whatever is renamed to its name meanwhile.
+    Both belong to the same file, even if another one is renamed to its name meanwhile.
     """
     file = reader.open_read(path)
     return SealedSegment.open(_Opened(reader, file), path), file
 
 
 class _Opened(ReadOnlyFiles):
-    """Files in which every name is the one file that is open already."""
+    """Files in which every name means the one file that is already open."""
 
     def __init__(self, files: ReadOnlyFiles, file: File) -> None:
         super().__init__(files)
@@ -89,7 +89,7 @@ class _Opened(ReadOnlyFiles):
 def sealed_pieces(
     segment: SealedSegment, file: File, first_index: int, last_index: int
 ) -> Iterator[Piece]:
-    """Yield what a sealed file has of a range of indexes, in order."""
+    """Yield the entries of a sealed file within a range of indexes, in order."""
     starts, indexes = _tables(segment, file)
     if indexes is None:
         rows = slice(first_index - segment.first_index, last_index - segment.first_index + 1)
@@ -119,7 +119,7 @@ def sealed_pieces(
 
 
 def _tables(segment: SealedSegment, file: File) -> tuple[Positions, Indexes | None]:
-    """Return where each entry starts, and its index where some are gone."""
+    """Return where each entry starts, and, in a compacted file, the index of each."""
     footer = segment.footer
 
     def table(name: str, span: TableSpan) -> Table:
@@ -138,14 +138,14 @@ def _read(file: File, position: int, stop: int) -> Bytes:
     for at in range(position, stop, READ_SIZE):
         data = file.read(min(READ_SIZE, stop - at), at)
         content[at - position : at - position + len(data)] = np.frombuffer(data, np.uint8)
-        if len(data) < min(READ_SIZE, stop - at):  # cut meanwhile: the checksums say so
+        if len(data) < min(READ_SIZE, stop - at):  # truncated meanwhile: the checksum will differ
             content[at - position + len(data) :] = 0
             break
     return content.data
 
 
 def _read_whole(segment: SealedSegment, file: File, position: int, stop: int) -> Bytes:
-    """Return a part of a file whose checksum holds; all of it is read, and the part is kept."""
+    """Read a whole file to verify its checksum; return the wanted part."""
     covered = segment.size_bytes - FOOTER_SIZE + FOOTER_FILE_CRC_OFFSET
     content = np.empty(stop - position, np.uint8)
     crc = 0
@@ -165,7 +165,7 @@ def _read_whole(segment: SealedSegment, file: File, position: int, stop: int) ->
 def unsealed_pieces(file: File, path: Path, first_index: int, last_index: int) -> Iterator[Piece]:
     """Yield the entries of a range in an unsealed file, as far as the file has them.
 
-    All of the range is durable, so an entry that is not right is damage and no torn write.
+    All of the range is durable, so a bad entry is damage and not a torn write.
     """
     name = str(path)
     header = SegmentHeader.decode_identity(name, file.read(FILE_HEADER_SIZE, 0))
@@ -201,7 +201,7 @@ def _walk(
 ) -> tuple[list[int], int, int]:
     """Return where whole entries start in ``data``, where the last ends, and what the next needs.
 
-    Nothing but the entries themselves says where they are: this is the one loop over entries.
+    An unsealed file has no table of offsets, so this is the one loop over entries.
     """
     offsets: list[int] = []
     at, size = 0, len(data)
@@ -231,10 +231,10 @@ def check_piece(
     *,
     has_checksum: bool,
 ) -> Piece:
-    """Return entries that are what the tables say; ``has_checksum``: their bytes were verified.
+    """Return verified entries; ``has_checksum``: the bytes were verified before.
 
-    ``indexes``: what each must be; None: the caller compares them. ``path`` and ``position`` are
-    for the text of an error.
+    ``indexes``: the expected index of each; None: the caller compares them. ``path`` and
+    ``position`` are for error messages.
     """
     headers = gather_headers(data, starts)
     if indexes is None:

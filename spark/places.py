@@ -1,15 +1,15 @@
-"""Where the shards are in a path that a user gives: a data directory, or a copy of segments.
+"""Finds the shards in a path that a user gives: a data directory, or a copy of segments.
 
-These are accepted:
+Accepted are:
 
-* a node's data directory, or one of its workers' (docs/formats.md): it has SYSTEM;
-* the directory of a node with several workers: it has ``worker-0``, ``worker-1``, …;
-* a copy of segments of one shard: ``*.flseg`` stand in it;
-* a copy of several shards: directories ``00000``, ``00001``, … with ``*.flseg`` in them, or in
-  their ``segs``.
+* the data directory of a node or of one of its workers (docs/formats.md), which has SYSTEM;
+* the directory of a node with several workers, which has ``worker-0``, ``worker-1``, …;
+* a copy of the segments of one shard: ``*.flseg`` files;
+* a copy of several shards: directories ``00000``, ``00001``, … with ``*.flseg`` files in them, or
+  in their ``segs``.
 
-A copy does not say of which cluster it is, and needs no MANIFEST. Sealed files are read, and
-unsealed ones only where MANIFEST and a snapshot lie beside them as in a data directory.
+A copy needs no MANIFEST, and does not tell which cluster it belongs to. Its sealed files are read;
+unsealed ones only if MANIFEST and a snapshot are beside them, as in a data directory.
 """
 
 import re
@@ -28,7 +28,7 @@ _SEGMENTS = "segs"
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The shards of a path; ``cluster_id`` is empty where nothing says it."""
+    """The shards of a path; ``cluster_id`` is empty if the path does not tell it."""
 
     cluster_id: str
     shard_count: int
@@ -61,7 +61,7 @@ def find_places(reader: ReadOnlyFiles, path: Path) -> Places:
 
 
 def _of_workers(reader: ReadOnlyFiles, path: Path, workers: dict[int, str]) -> Places:
-    """Each shard is used by the worker of its number modulo how many workers there are."""
+    """Find each shard at its worker: its number modulo the number of workers."""
     systems = {number: read_system(reader, path / name) for number, name in workers.items()}
     if sorted(workers) != list(range(len(workers))):
         raise DirectoryError(f"{path} lacks a worker's directory: there are {sorted(workers)}")
@@ -92,7 +92,7 @@ def _copies(reader: ReadOnlyFiles, path: Path, names: set[str]) -> dict[int, Sha
 
 
 def _shard_of(reader: ReadOnlyFiles, path: Path, names: set[str]) -> int | None:
-    """Return the shard that the first sealed file says; None if there is none."""
+    """Return the shard in the header of the first sealed file; None if there is no such file."""
     for name in sorted(names):
         parsed = parse_segment_name(name)
         if parsed is not None and parsed[1] is SegmentKind.SEALED:

@@ -1,11 +1,11 @@
-"""The view ``timeseries``: all points of a state, out of blocks and buffers.
+"""The view ``timeseries``: all points of a state, from blocks and buffers.
 
-Blocks are entries of the log, and those of one column stand far apart in it. A task reads the log
-once, in order, and brings the wanted blocks into a temporary file; then it reads them column after
-column. The file is as large as the blocks are, which is a few bytes a point; memory is bounded.
+Blocks are entries of the log, and those of one column are far apart in it. A task reads the log
+once, in order, and copies the wanted blocks to a temporary file; then it reads them column by
+column. Memory is bounded, and the file takes a few bytes for each point.
 
-A block that the log does not keep any more is an error. The log keeps those of the present state;
-a state of the past may need more.
+A block that is no longer kept is an error. The log keeps the blocks of the present state; a past
+state may need others.
 """
 
 import os
@@ -70,7 +70,7 @@ def point_batches(
         for column, times, values in read_points(found, blocks.read):
             for at in range(0, len(times), BATCH_ROWS_MAX):
                 rows = slice(at, at + BATCH_ROWS_MAX)
-                # Copies: the arrays are good until the next are read.
+                # Copied, because the next read overwrites these arrays.
                 part.append((column, times[rows].copy(), values[rows].copy()))
                 size += len(times[rows])
                 if size >= BATCH_ROWS_MAX:
@@ -81,7 +81,7 @@ def point_batches(
 
 
 class StoredBlocks:
-    """The blocks of columns, to be read in any order."""
+    """The blocks of some columns, readable in any order."""
 
     def __init__(
         self, origin: Origin, shard: int, columns: list[SeriesColumn], file: IO[bytes]
@@ -134,7 +134,7 @@ class StoredBlocks:
     def _not_kept(self, index: int) -> OutOfRange:
         return OutOfRange(
             f"the state needs the block of points in entry {index} of shard {self._shard}, which "
-            "the log does not keep any more: ask for the present state, or for a later one",
+            "the log no longer keeps: ask for the present state, or for a later one",
             reason=REASON_DROPPED,
             metadata={"shard": str(self._shard), "index": str(index)},
         )
@@ -169,7 +169,7 @@ def _batch(shard: int, part: list[Part], schema: pa.Schema) -> pa.RecordBatch:
         "value_bool": lambda: _of_kind(part, sizes, BOOL, np.dtype(np.bool_)),
     }
     found = [makers[each.name]() for each in schema]
-    if not found:  # only how many rows there are
+    if not found:  # only the number of rows is wanted
         return pa.RecordBatch.from_arrays([pa.nulls(count)], [""]).select([])
     return pa.RecordBatch.from_arrays(found, schema=schema)
 
@@ -177,7 +177,7 @@ def _batch(shard: int, part: list[Part], schema: pa.Schema) -> pa.RecordBatch:
 def _of_kind(
     part: list[Part], sizes: NDArray[np.int64], kind: int, layout: np.dtype[Any]
 ) -> pa.Array:
-    """Return the values of columns of one kind, null for all others."""
+    """Return the values of the columns of one kind, and nulls for the other columns."""
     if not any(column.field_type == kind for column, _, _ in part):
         return pa.nulls(int(sizes.sum()), pa.from_numpy_dtype(layout))
     parts = [

@@ -1,7 +1,7 @@
-"""A Spark session of our own, and everything that keeps one from working, said before it starts.
+"""Starts a Spark session; problems are reported before it starts.
 
-What can be wrong is found here and not in the midst of a job: no Java or an old one, a PySpark
-below ``SPARK_VERSION_MIN``, no pyarrow. Spark's own answer to most of these is that a worker exited
+No Java or an old one, a PySpark below ``SPARK_VERSION_MIN`` and a missing pyarrow are found here
+and not in the middle of a job. For most of them, Spark itself would only say that a worker exited
 unexpectedly.
 """
 
@@ -30,7 +30,7 @@ _JAVA_TIMEOUT_S = 60
 
 
 def find_problem() -> FailedPrecondition | None:
-    """Return what keeps Spark from running here, or None."""
+    """Return the reason why Spark cannot run here, or None."""
     return _spark_problem() or _java_problem()
 
 
@@ -40,11 +40,10 @@ def start_session(
     app_name: str = "onelog",
     settings: dict[str, str] | None = None,
 ) -> "SparkSession":
-    """Return a session with the source ``onelog`` registered; the one that runs, if there is one.
+    """Return a session with the source ``onelog`` registered: the running one, or a new one.
 
-    Without ``master`` it is the one that ``spark-submit`` was given.
-
-    Workers use this process's Python, so that what can be imported here can be imported there.
+    ``master=None`` uses the master that ``spark-submit`` was given. Workers use the Python of this
+    process, so that they can import what it can.
     """
     problem = find_problem()
     if problem is not None:
@@ -72,7 +71,7 @@ def start_session(
 
 
 def quiet_settings(master: str) -> dict[str, str]:
-    """Return settings of a session that says nothing but errors; on this machine, loopback only."""
+    """Return settings that log errors only; a local session also listens on loopback only."""
     config = Path(__file__).with_name("log4j2.properties")
     settings = {
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={config.as_uri()}",
@@ -87,10 +86,10 @@ def quiet_settings(master: str) -> dict[str, str]:
 
 @contextmanager
 def _interrupt_waits() -> Iterator[None]:
-    """Raise an interrupt when Java runs, and not while it starts.
+    """Delay an interrupt until Java has started.
 
-    Interrupted there, PySpark removes the file in which Java tells its port. Java fails to write it
-    and stays for ever, with the standard output of this process open.
+    If it is interrupted earlier, PySpark removes the file for Java's port. Java then fails to write
+    it and stays for ever, with the standard output of this process open.
     """
     came: list[int] = []
 
@@ -114,7 +113,7 @@ def _interrupt_waits() -> Iterator[None]:
 
 
 def find_missing_package() -> FailedPrecondition | None:
-    """Return that pyarrow or PySpark is missing, or None."""
+    """Return an error if pyarrow or PySpark is missing, or None."""
     try:
         import pyarrow  # noqa: F401
         import pyspark  # noqa: F401
@@ -132,7 +131,7 @@ def _spark_problem() -> FailedPrecondition | None:
     version = tuple(int(part) for part in re.findall(r"\d+", pyspark.__version__)[:2])
     if version < SPARK_VERSION_MIN:
         least = ".".join(map(str, SPARK_VERSION_MIN))
-        message = f"PySpark {pyspark.__version__} is installed, and {least} is needed; {_ADVICE}"
+        message = f"PySpark {pyspark.__version__} is too old, {least} is needed; {_ADVICE}"
         return FailedPrecondition(message, reason="SPARK_TOO_OLD")
     return None
 
@@ -152,7 +151,7 @@ def _java_problem() -> FailedPrecondition | None:
     said = answered.stderr + answered.stdout
     found = re.search(r'version "(\d+)(?:\.(\d+))?', said)
     if found is None:
-        return FailedPrecondition(f"{java} says no version; {JAVA_ADVICE}", reason="JAVA_MISSING")
+        return FailedPrecondition(f"{java} has no version; {JAVA_ADVICE}", reason="JAVA_MISSING")
     major = int(found[1]) if found[1] != "1" else int(found[2] or 0)  # Java 8 calls itself 1.8
     if major < JAVA_VERSION_MIN:
         message = f"{java} is Java {major}; {JAVA_ADVICE}"

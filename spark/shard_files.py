@@ -1,13 +1,13 @@
 """The files of one shard, listed without opening them, and read in the order of the log.
 
-The rules of which file counts are those of recovery (``ual/recovery.py``): tombstones, interrupted
-drops, cuts and installs. A listing is of one moment. A server goes on sealing, compacting and
-dropping: a file that is gone when it is opened is looked for in a new listing, a bounded number of
-times for one place of the log.
+Which files count is decided as in recovery (``ual/recovery.py``): by tombstones and interrupted
+drops, cuts and installs. A listing is a moment's view, while a server continues to seal, compact
+and drop files. If a file is gone when it is opened, the directory is listed again, at most
+``LISTINGS_MAX`` times for one place in the log.
 
-Which entries of an unsealed file were refused only the server knows, and its snapshots: the notes
-section of one that covers the range. So a shard can be read to the last sealed entry, or to the
-index of the newest snapshot where that is higher.
+An unsealed file does not tell which of its entries were refused. Only the server knows, and the
+notes section of a snapshot that covers the range. So a shard can be read up to its last sealed
+entry, or up to the index of its newest snapshot if that is higher.
 """
 
 from bisect import bisect_right
@@ -26,13 +26,13 @@ from onelog.ual.files import Files
 from onelog.ual.manifest import Manifest, SnapshotRecord
 from onelog.ual.manifest import load as load_manifest
 from onelog.ual.offline.reader import ReadOnlyFiles
-from onelog.ual.recovery import finish_deletions, sort_names, what_is_known
+from onelog.ual.recovery import combine_known, finish_deletions, sort_names
 from onelog.ual.segments.format import FOOTER_SIZE, HEADER_SIZE, Footer, SegmentHeader, SegmentKind
 from onelog.ual.segments.notes import clip_voids
 from onelog.ual.segments.tables import Indexes, StreamTable, Table
 
-# How often the names are listed for one place of the log before its file counts as missing.
 STREAM_ID_MAX = (1 << 56) - 1
+# How often the names are listed for one place in the log before its file counts as missing.
 LISTINGS_MAX = 5
 
 _NO_VOIDS: Indexes = np.empty((0, 2), np.uint64)
@@ -40,7 +40,7 @@ _NO_VOIDS: Indexes = np.empty((0, 2), np.uint64)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file of the log, by its name."""
+    """A file of the log, as its name describes it."""
 
     path: Path
     first_index: int
@@ -49,7 +49,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What header and footer of a sealed file say."""
+    """What the header and footer of a sealed file say."""
 
     header: SegmentHeader
     footer: Footer
@@ -65,7 +65,7 @@ class Listing:
     snapshots: tuple[SnapshotRecord, ...]  # oldest first
 
     def find(self, index: int) -> int | None:
-        """Return the number of the part that should hold an index."""
+        """Return the position of the part that should hold an index."""
         at = bisect_right(self.parts, index, key=lambda part: part.first_index) - 1
         return at if at >= 0 else None
 
@@ -77,7 +77,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Notes:
-    """Void ranges of the entries from ``first_index`` to ``last_index``, of a snapshot."""
+    """The void ranges that a snapshot knows among the entries from first to last index."""
 
     first_index: int
     last_index: int
@@ -96,7 +96,7 @@ class ShardFiles:
     def list(self) -> Listing:
         """List the files that the log consists of now."""
         manifest = load_manifest(self.reader, self.paths.manifest, durable=False)
-        known = what_is_known(manifest, None, GROUP_SIZE_MAX)
+        known = combine_known(manifest, None, GROUP_SIZE_MAX)
         directory = self.paths.segments
         names, _ = sort_names(self.reader, directory)
         dropped = {action.path for action in finish_deletions(directory, names, known)}
@@ -111,7 +111,7 @@ class ShardFiles:
         return Listing(tuple(parts), first_index, _snapshots(manifest))
 
     def facts(self, part: Part) -> Facts:
-        """Read header and footer of a sealed file, verified, and nothing else."""
+        """Read and verify only the header and footer of a sealed file."""
         name = str(part.path)
         file = self.reader.open_read(part.path)
         size = file.size()
@@ -128,7 +128,7 @@ class ShardFiles:
         span, name = facts.footer.streams, str(part.path)
         data = self.reader.open_read(part.path).read(span.size, span.position)
         found = StreamTable(Table(name, "streams", span, data), facts.header).stream_ids
-        # Above these bits stands the partition.
+        # The higher bits hold the partition.
         return frozenset((found & np.uint64(STREAM_ID_MAX)).tolist())
 
     def stream_names(self) -> dict[int, bytes]:
@@ -141,7 +141,7 @@ class ShardFiles:
         for record in reversed(self.list().snapshots):
             try:
                 reader = SnapshotReader.open(self.reader, self.paths.snapshots / record.file)
-                # All of it before a row is believed: the checksum is compared at the end.
+                # Read it all before using a row: the checksum is compared at the end.
                 batches = list(table.rows(list(reader.chunks(table.section_type))))
             except (DataError, SnapshotError, OSError):
                 continue
@@ -157,7 +157,7 @@ class ShardFiles:
         return {}
 
     def cut(self) -> ShardCut:
-        """Return how far the shard can be read: see the module's text."""
+        """Return how far the shard can be read; see the module's docstring."""
         for _ in range(LISTINGS_MAX):
             listing = self.list()
             first_index = listing.first_index
@@ -183,13 +183,13 @@ class ShardFiles:
                     )
             if not above:
                 return sealed
-        # The snapshots that there are cannot be read, or tell nothing about these files.
+        # No snapshot is readable and covers these files.
         return sealed
 
     def pieces(self, first_index: int, last_index: int) -> Iterator[tuple[Piece, Indexes]]:
         """Yield the verified entries of a range and the void ranges among them, in order.
 
-        A range that is not kept any more is ``IndexDropped``, with the exact indexes in the text.
+        A range that is no longer kept raises ``IndexDropped``, which names the exact indexes.
         """
         next_index, tries = first_index, 0
         listing = self.list()
@@ -209,15 +209,15 @@ class ShardFiles:
         if isinstance(error, _NotCovered):
             return CorruptFile(
                 str(self.paths.segments),
-                f"entries {first_index} to {last_index} are not sealed, and no snapshot that can "
-                "be read tells which of them were refused",
+                f"entries {first_index} to {last_index} are not sealed, and no readable snapshot "
+                "tells which of them were refused",
             )
         return MissingSegment(str(self.paths.segments), first_index, last_index)
 
     def _read_part(
         self, listing: Listing, first_index: int, last_index: int
     ) -> Iterator[tuple[Piece | None, Indexes, int]]:
-        """Yield what the file with an index has of a range, and how far that is."""
+        """Yield the part of a range that is in the file of its first index, and where it ends."""
         at = listing.find(first_index)
         if at is None or first_index < listing.first_index:
             raise self._dropped(listing, first_index, last_index)
@@ -230,13 +230,13 @@ class ShardFiles:
         segment, file = open_sealed(self.reader, part.path)
         self._refuse_other(str(part.path), segment.header, part.first_index)
         if first_index > segment.last_index:
-            # The file behind it may have been listed under its old name, and is gone by now.
+            # The next file may have been listed under its old name and be gone by now.
             raise FileNotFoundError(part.path)
         last = min(last_index, segment.last_index)
         voids = clip_voids(segment.voids, first_index, last)
         for piece in sealed_pieces(segment, file, first_index, last):
             yield piece, voids, int(piece.headers["index"][-1])
-        yield None, voids, last  # what compaction took away was looked at, too
+        yield None, voids, last  # entries that compaction dropped count as read
 
     def _read_unsealed(
         self, listing: Listing, part: Part, first_index: int, last_index: int
@@ -256,7 +256,7 @@ class ShardFiles:
             raise FileNotFoundError(part.path)
 
     def _covering(self, listing: Listing, first_index: int, last_index: int) -> Notes | None:
-        """Return notes of a snapshot that tell about all entries of a range."""
+        """Return the notes of a snapshot that cover a whole range; None if there is none."""
         for record in reversed(listing.snapshots):
             if record.index < last_index:
                 break
@@ -266,8 +266,8 @@ class ShardFiles:
         return None
 
     def _notes(self, record: SnapshotRecord) -> Notes | None:
-        """Read the notes of a snapshot; None if they cannot be read, or are gone."""
-        # Only who reads the tail of a directory needs more than the log.
+        """Read the notes of a snapshot; None if they are gone or cannot be read."""
+        # Imported here: only a read of unsealed files needs more than the log.
         from onelog.snapshot.errors import SnapshotError
         from onelog.snapshot.format import SECTION_NOTES
         from onelog.snapshot.notes import decode_notes
@@ -277,7 +277,7 @@ class ShardFiles:
             reader = SnapshotReader.open(self.reader, self.paths.snapshots / record.file)
             if (reader.header.shard, reader.header.index) != (self.shard, record.index):
                 return None
-            # All of it before the first field is believed: the checksum is compared at the end.
+            # Read it all before using a field: the checksum is compared at the end.
             covered = decode_notes(list(reader.chunks(SECTION_NOTES)), record.index)
         except (DataError, SnapshotError, OSError):
             return None
@@ -302,7 +302,7 @@ class ShardFiles:
 
 
 class _NotCovered(Exception):
-    """No snapshot tells about entries that are not sealed."""
+    """No snapshot covers some entries that are not sealed."""
 
 
 def _snapshots(manifest: Manifest | None) -> tuple[SnapshotRecord, ...]:

@@ -1,7 +1,7 @@
-"""``since=RECEIPT``: a read of what follows behind the last entries of an export.
+"""``since=RECEIPT``: reads what follows the last entries of an export.
 
-A receipt has the checksum of the last entry of each shard. A log that has another one there was
-restored to an earlier state and has grown since: what follows in it does not follow that export.
+A receipt has the checksum of the last entry of each shard. If the log has a different entry there,
+it was restored to an earlier state and has grown since, so it does not continue that export.
 """
 
 from collections.abc import Collection
@@ -13,9 +13,9 @@ from onelog.spark.origin import Checksums, Cut, Origin
 
 
 def find_first_indexes(path: str, view: str, origin: Origin, cut: Cut) -> dict[int, int]:
-    """Return where each shard of a cut goes on behind a receipt, which must be of the same table.
+    """Return the index at which each shard of a cut continues a receipt of the same table.
 
-    A shard that had nothing new begins behind its end.
+    A shard without new entries begins behind its end.
     """
     receipt = decode_receipt(path, _read(path))
     contents = receipt.contents
@@ -49,7 +49,7 @@ def find_first_indexes(path: str, view: str, origin: Origin, cut: Cut) -> dict[i
 
 
 def last_checksums(receipt: Receipt, shards: Collection[int]) -> Checksums:
-    """Return what a receipt knows of the last entries of some shards."""
+    """Return the checksums that a receipt has of the last entries of some shards."""
     return {
         (each.shard, each.last_index): each.last_crc32c
         for each in receipt.ranges
@@ -58,13 +58,13 @@ def last_checksums(receipt: Receipt, shards: Collection[int]) -> Checksums:
 
 
 def refuse_other_entries(origin: Origin, expected: Checksums, what: str, reason: str) -> None:
-    """Refuse a log that has other entries than these; they are at or below its end."""
+    """Refuse a log in which one of these entries differs; all are at or below its end."""
     found = origin.checksums(sorted(expected))
     for (shard, index), crc in expected.items():
         if found.get((shard, index), crc) != crc:
             raise FailedPrecondition(
-                f"{what} knows another entry {index} of shard {shard} than {origin.name} has: the "
-                "log was restored to an earlier state and has grown since; begin anew, in another "
+                f"{what} has another entry {index} of shard {shard} than {origin.name}: the log "
+                "was restored to an earlier state and has grown since; begin again with another "
                 "target",
                 reason=reason,
             )

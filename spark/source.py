@@ -1,10 +1,10 @@
 """The data source ``onelog``: ``spark.read.format("onelog")``, and ``df.write`` likewise.
 
-The table is loaded once, when ``load()`` makes the source: its cut travels with it, and every query
-of the DataFrame sees that. Planning and tasks use what was loaded and never look for a newer cut.
+The table is loaded once, when ``load()`` makes the source. Its cut is kept, and every query of the
+DataFrame reads up to that cut; neither planning nor tasks look for a newer one.
 
-Filters are not pushed into the source: Spark keeps what one query pushed for later queries of the
-same DataFrame, which then silently miss rows. Options prune instead.
+Filters are not pushed into the source: Spark keeps the filters of one query for later queries of
+the same DataFrame, which would then silently miss rows. Options prune instead.
 """
 
 from collections.abc import Iterator, Mapping
@@ -54,7 +54,7 @@ _ALL_VIEWS = {**VIEWS, **STATE_VIEWS, **CHANGE_VIEWS}
 
 
 def register(spark: "SparkSession") -> None:
-    """Make ``format("onelog")`` known to a session; say first what keeps it from working."""
+    """Register ``format("onelog")`` with a session; raise first if it cannot work there."""
     from onelog.spark.session import find_problem
     from onelog.spark.workers import check_workers
 
@@ -76,7 +76,7 @@ class OnelogDataSource(DataSource):
         self._refusal: OutOfRange | None = None
         if "view" not in options:
             return
-        # The own options of streams and of states; who has no use for them refuses them.
+        # Options of streams and of views of the state; refused below where they have no meaning.
         others = (*STREAM_OPTIONS, *AS_OF_OPTIONS)
         self._read = ReadOptions.parse(options, _ALL_VIEWS, others=others)
         if self._read.view.shows_state:
@@ -89,8 +89,8 @@ class OnelogDataSource(DataSource):
         except OutOfRange as error:
             if error.reason != REASON_DROPPED:
                 raise
-            # A stream that goes on from its checkpoint may say a beginning that is long gone, and
-            # Spark does not tell here which of the two this is.
+            # Kept for later: a stream that resumes from its checkpoint may name a beginning that is
+            # long gone, and Spark does not say here whether this is a stream.
             self._refusal = error.with_traceback(None)
 
     @classmethod
@@ -99,7 +99,7 @@ class OnelogDataSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """Return the columns that are read: of the option ``columns``, or all."""
+        """Return the columns that are read: those of the option ``columns``, or all."""
         read = self._asked()
         schema = read.view.schema
         if read.columns is not None:
@@ -178,7 +178,7 @@ class OnelogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split as Arrow."""
-        # Where nothing is to be read Spark asks for one partition all the same.
+        # If there are no partitions, Spark still asks for one.
         if isinstance(partition, SplitPartition):
             yield from read_batches(self._table, partition.split, self._schema)
 

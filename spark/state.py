@@ -1,14 +1,14 @@
-"""Views with state: what keys, queues, streams and series are at the cut, or were at an index.
+"""Views of the state: keys, queues, streams and series at the cut, at an index or at a time.
 
 One task reads one shard. Options besides those of a read (``onelog.spark.options``):
 
 ==================  ==============================================================================
-``as_of_index``     the state right behind this entry of each shard, or ``shard=index,…``
+``as_of_index``     the state right after this entry of each shard, or ``shard=index,…``
 ``as_of_time``      the state at this log time, ISO 8601 or nanoseconds
 ==================  ==============================================================================
 
-Without them the state is that of the cut, taken once when the table is loaded. An index inside of a
-transaction is refused: a transaction changes nothing until its last entry.
+Without them it is the state at the cut, which is taken once when the table is loaded. An index
+inside a transaction is refused: a transaction changes nothing until its last entry.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,7 +37,7 @@ _SHARD = pa.field("shard", pa.int32(), nullable=False)
 
 
 def _refuse_entries(_block: Block, _output: Output) -> None:
-    raise AssertionError("a table of the state has no rows of entries")
+    raise AssertionError("entries have no rows in a table of the state")
 
 
 STATE_VIEWS: dict[str, View] = {
@@ -57,7 +57,7 @@ STATE_VIEWS["timeseries"] = View(
 
 @dataclass(frozen=True)
 class StatePart:
-    """What one task reads: the state of a shard right behind an index; 0: the empty one."""
+    """What one task reads: the state of a shard right after an index; 0: the empty state."""
 
     shard: int
     index: int
@@ -65,14 +65,14 @@ class StatePart:
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """Which state is meant: that of the cut, at an index of each shard, or at a log time."""
+    """Which state is wanted: at the cut, at an index of each shard, or at a log time."""
 
     index: Bound | None = None
     time_ns: int | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "AsOf":
-        """Return what the options ``as_of_index`` and ``as_of_time`` say."""
+        """Parse the options ``as_of_index`` and ``as_of_time``."""
         given = {name.lower(): value for name, value in options.items()}
         if "as_of_index" in given and "as_of_time" in given:
             allowed = "no as_of_index beside it"
@@ -83,7 +83,7 @@ class AsOf:
 
 @dataclass(frozen=True)
 class StateTable:
-    """A table of the state that was loaded: its origin, and an index of each shard."""
+    """A loaded table of the state: its origin, and an index of each shard."""
 
     options: ReadOptions
     origin: Origin
@@ -102,7 +102,7 @@ class StateTable:
     def open(
         self, part: StatePart, columns: frozenset[str] | None = None
     ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-        """Open a state that is not the empty one: its log time, and its rows as ``batches``."""
+        """Open a state that is not empty: its log time, and its rows as from ``batches``."""
         where = (self.origin, part.shard, part.index)
         if self.options.view.name == "timeseries":
             with open_replayed(*where) as state:
@@ -132,7 +132,7 @@ class StateTable:
 
 
 def load_state_table(read: ReadOptions, options: Mapping[str, str]) -> StateTable:
-    """Take the cut, and find the index of each shard that is asked for."""
+    """Take the cut, and find the wanted index of each shard."""
     as_of = AsOf.parse(options)
     origin = open_origin(read)
     cut = origin.cut(read.shards)
@@ -140,7 +140,7 @@ def load_state_table(read: ReadOptions, options: Mapping[str, str]) -> StateTabl
 
 
 def find_parts(read: ReadOptions, as_of: AsOf, origin: Origin, cut: Cut) -> tuple[StatePart, ...]:
-    """Return the state of each shard that is asked for; refuse what the cut does not have."""
+    """Return the wanted state of each shard; refuse one outside the cut."""
     there = {part.shard for part in cut.shards}
     for shard in as_of.index if isinstance(as_of.index, dict) else ():
         if shard not in there:
@@ -166,10 +166,10 @@ def find_parts(read: ReadOptions, as_of: AsOf, origin: Origin, cut: Cut) -> tupl
 
 
 def _find_index(origin: Origin, part: ShardCut, time_ns: int) -> int:
-    """Return the last entry of a shard that is not later than a time; 0 for none of a whole log."""
+    """Return the last entry of a shard at or before a time; 0 if the whole log is later."""
     whole = Range(part.shard, part.first_index, part.last_index)
     selection = Selection(to_time_ns=time_ns)
-    # Times never decrease along the log: the last part that holds any has the last one.
+    # Times never decrease along the log: the last split with such an entry has the last of them.
     for split in reversed(origin.splits([whole], selection)):
         last = 0
         for block in origin.blocks(split, selection):

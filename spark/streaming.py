@@ -1,31 +1,33 @@
 """``spark.readStream.format("onelog")``: micro-batches of the log, each entry once.
 
-An offset (``onelog.spark.offsets``) says for each shard the last entry that was read.
+An offset (``onelog.spark.offsets``) names the last entry that was read of each shard.
 
-* An offset ends where a group does, so that no transaction is cut in two.
-* A batch is what lies between two offsets. Entries never change, so a batch that is read again has
-  the same rows: what follows from the checkpoint is exactly once in a sink that is idempotent.
-* A checkpoint of another cluster, of a log that ended later, or of one that had another entry where
-  the checkpoint stands, is refused: before a batch is planned, and before it is read.
-* With ``hold`` the named hold follows the query: what it has not read yet is kept for it. Without
-  one, entries may be gone before they are read. That is an error, or with ``on_loss=gap`` one row
-  that says which, and why.
+* An offset is always the end of a group, so that no transaction is divided.
+* A batch is the entries between two offsets. Entries never change, so a batch that is read again
+  has the same rows: with an idempotent sink, each row takes effect exactly once.
+* A checkpoint is refused if it is of another cluster, if the log now ends before it, or if the log
+  has a different entry at its offset. This is checked before a batch is planned and before it is
+  read.
+* With ``hold``, a named hold follows the query and keeps what it has not read yet. Without one,
+  entries may be dropped before they are read. That is an error, or with ``on_loss=gap`` one row
+  that names the entries and the cause.
 
 Options besides those of a read (``onelog.spark.options``):
 
 ==============  =================================================================================
-``max_rows``    entries in a batch, about; an entry such as a ``put_many`` may have many rows
-``max_bytes``   bytes of the log in a batch, about
-``hold``        a hold of this name is made with the query's first offset, and moved by commits
+``max_rows``    about how many entries a batch has; one such as a ``put_many`` may have many rows
+``max_bytes``   about how many bytes of the log a batch has
+``hold``        the name of a hold that starts at the query's first offset and moves with commits
 ``on_loss``     ``fail`` (default), or ``gap``: a row with the operation ``gap`` and its range
 ==============  =================================================================================
 
-All views of entries can be streamed, and ``kv_changes``. A batch of that is replayed: from the
-newest snapshot below its first entry, or from the beginning of the log. A hold keeps the log and no
-snapshots, so a query that falls behind all kept snapshots has lost what it has not read.
+All views of entries can be streamed, and so can ``kv_changes``. A batch of ``kv_changes`` is
+replayed from the newest snapshot below its first entry, or from the beginning of the log. A hold
+keeps the log but no snapshots: a query that falls behind all kept snapshots has lost what it has
+not read.
 
-A stream has no end: ``to_index`` and ``to_time`` are refused. From files it reads what batch reads
-do, which ends at the last sealed entry or at a snapshot.
+A stream has no end, so ``to_index`` and ``to_time`` are refused. From files, a stream reads as far
+as a batch read does: up to the last sealed entry or a snapshot.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -67,7 +69,7 @@ HOLD_NAME_SIZE_MAX = 128
 # query that moved its hold with every batch would find its own moves to read, without end.
 HOLD_STEP_ENTRIES = 1_000
 HOLD_STEP_S = 600.0
-# How often a batch is planned anew because entries went away between two looks at the log.
+# How often a batch is planned again because entries were dropped during planning.
 PLANS_MAX = 5
 
 GAP_FIELDS = (
@@ -76,7 +78,7 @@ GAP_FIELDS = (
     pa.field("gap_cause", pa.string()),
 )
 GAP_OPERATION = "gap"
-# The cause of the only loss that a log knows: retention dropped what nobody held.
+# Entries can be lost in one way only: retention dropped what no hold kept.
 GAP_CAUSE = "RETENTION"
 
 T = TypeVar("T")
@@ -85,7 +87,7 @@ _GAP_NAMES = frozenset(each.name for each in GAP_FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What a stream asks for besides the options of a read."""
+    """The options of a stream besides those of a read."""
 
     max_rows: int | None = None
     max_bytes: int | None = None
@@ -116,12 +118,12 @@ class StreamOptions:
 
 
 def schema_with_gaps(schema: pa.Schema) -> pa.Schema:
-    """Return a view's columns with those of a gap; a gap's row has nothing in the others."""
+    """Return a view's columns and those of a gap; in the row of a gap the others are null."""
     return pa.schema([*(each.with_nullable(True) for each in schema), *GAP_FIELDS])
 
 
 class BatchPartition(InputPartition):
-    """What one task reads, and the queues of its shard by name."""
+    """What one task reads, and the names of its shard's queues."""
 
     def __init__(self, split: Split, queue_names: dict[int, str]) -> None:
         super().__init__(split)
@@ -154,14 +156,14 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark compares a batch with this, names and order included.
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._origin: Origin = open_origin(read)
-        self._target: dict[int, int] | None = None  # where a query that reads what is there ends
-        self._proved: tuple[Offset, Offset] | None = None  # the batch that was planned last
-        self._moved: tuple[dict[int, int], float] | None = None  # the hold, and when
+        self._target: dict[int, int] | None = None  # the end of a query with trigger availableNow
+        self._proved: tuple[Offset, Offset] | None = None  # the last batch that was planned
+        self._moved: tuple[dict[int, int], float] | None = None  # where the hold is, since when
 
     # The driver's side; Spark keeps one reader for a query.
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return where a new query begins; make its hold, so that nothing is lost from there."""
+        """Return where a new query begins; set its hold first, so that nothing is lost."""
         return self._planned(self._find_begin, is_repeatable=not self._says_beginning)
 
     def _find_begin(self) -> dict[str, Any]:
@@ -175,7 +177,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return prove(self._origin, begin, begin).encode()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return the limit of the options; Spark passes it on, unless its trigger says more."""
+        """Return the limit of the options; Spark passes it on unless a trigger overrides it."""
         if self._stream.max_rows is not None:
             return ReadMaxRows(self._stream.max_rows)
         if self._stream.max_bytes is not None:
@@ -183,11 +185,11 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Note what is there now: the query ends with it."""
+        """Note where the log ends now: the query stops there."""
         self._target = _last_indexes(self._cut())
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the end of the log, so that the query's progress tells how far it is behind."""
+        """Return the end of the log, so that the query's progress shows how far it is behind."""
         cut = self._cut()
         return Offset(cut.cluster_id, _last_indexes(cut)).encode()
 
@@ -211,7 +213,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 last = min(last, self._target[each.shard])
             ends[each.shard] = max(last, first - 1)
             if last >= first:
-                # What is gone costs nothing to read.
+                # Dropped entries do not count towards the limit.
                 waiting.append(Range(each.shard, max(first, each.first_index), last))
         if not isinstance(limit, ReadAllAvailable):
             ends |= self._within_limits(waiting, limit)
@@ -227,7 +229,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cut = self._cut()
         for offset in (start, end):
             offset.refuse_other_log(cut, self._origin.name)
-        if (start, end) != self._proved:  # the batch of a checkpoint
+        if (start, end) != self._proved:  # a batch repeated from a checkpoint
             prove(self._origin, start, end)
         found: list[InputPartition] = []
         ranges: list[Range] = []
@@ -251,7 +253,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Move the hold now and then: everything up to this offset was taken over by the sink."""
+        """Move the hold now and then: the sink has everything up to this offset."""
         if self._stream.hold is None:
             return
         ends = Offset.decode(end).indexes
@@ -264,13 +266,14 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with self._connect() as client:
             indexes = {shard: index + 1 for shard, index in ends.items()}
             if self._read.shards is not None:
-                # A hold is of all shards. Where nobody reads it must keep nothing, or it breaks.
+                # A hold covers all shards. In a shard that is not read it must keep nothing, or it
+                # would reach its limit and break.
                 rest = {each.shard: each.last_index + 1 for each in self._origin.cut().shards}
                 indexes = rest | indexes
             try:
                 client.admin.set_hold(self._stream.hold, indexes=indexes, move=True)
             except NotFound:
-                # Released meanwhile: what this query has not read yet is held from here on.
+                # The hold was released meanwhile: set it again at the first unread entries.
                 client.admin.set_hold(self._stream.hold, indexes=indexes)
         self._moved = ends, now_s
 
@@ -287,7 +290,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield arrays.conform(batch, self._schema)
 
     def _read_split(self, partition: BatchPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split; with gaps, also what went away since it was planned."""
+        """Yield the rows of a split; with ``on_loss=gap``, also gaps that arose since planning."""
         split = partition.split
         table = self._table(Cut("", 0, ()), {split.shard: partition.queue_names})
         request = table.request(split.shard, frozenset(self._schema.names) - _GAP_NAMES)
@@ -314,7 +317,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Inside
 
     def _planned(self, plan: Callable[[], T], *, is_repeatable: bool) -> T:
-        """Plan anew where entries went away in the midst of it, unless that is a loss to report."""
+        """Plan again if entries were dropped during planning, unless that loss must be reported."""
         for _ in range(PLANS_MAX - 1):
             try:
                 return plan()
@@ -328,7 +331,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._read.from_index is not None or self._read.from_time_ns > 0
 
     def _cut(self) -> Cut:
-        """Return how far each shard can be read; of changes, from where a state leads to them."""
+        """Return how far each shard can be read; changes begin where replay can start."""
         if self._read.view.is_replayed:
             return cut_changes(self._origin, self._read.shards)
         return self._origin.cut(self._read.shards)
@@ -337,9 +340,9 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Table(self._read, self._origin, cut, (), queue_names)
 
     def _within_limits(self, waiting: list[Range], limit: ReadLimit) -> dict[int, int]:
-        """Return where a batch within the limits ends, in each shard that is not read to its end.
+        """Return where a batch within the limits ends in each shard that it does not finish.
 
-        Each shard gets its share of what waits, and at least one group.
+        Each shard gets a share in proportion to its unread entries, and at least one group.
         """
         rows, size = self._stream.max_rows, self._stream.max_bytes
         if isinstance(limit, ReadMaxRows):
@@ -363,10 +366,10 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _make_hold(self, begins: dict[int, int]) -> dict[int, int]:
-        """Make the query's hold where it begins; return where it begins.
+        """Set the query's hold where the query begins; return where it begins.
 
-        A hold that is there already is taken over, and a query that says no beginning starts where
-        the hold stands: somebody has set it up for it, or the query's first attempt did.
+        An existing hold is taken over. A query without a given beginning then starts at the hold,
+        which was prepared for it or set by its first attempt.
         """
         name = self._stream.hold
         assert name is not None
@@ -398,7 +401,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def gap_row(gap: Range, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the row that stands for entries that are gone, with the columns of a schema."""
+    """Return the row that stands for dropped entries, with the columns of a schema."""
     values = {
         "shard": gap.shard,
         "index": gap.first_index,
@@ -420,7 +423,7 @@ def _lost(gone: Range, first_index: int) -> OutOfRange:
     return OutOfRange(
         f"entries {gone.first_index} to {gone.last_index} of shard {gone.shard} are not kept any "
         f"more: the log begins at {first_index}; set a hold for a query that falls behind, or "
-        "read on with on_loss=gap",
+        "continue with on_loss=gap",
         reason=REASON_DROPPED,
         metadata={
             "shard": str(gone.shard),

@@ -1,8 +1,8 @@
-"""A table that was loaded: its origin, its cut, and the ranges and rows that it consists of.
+"""A loaded table: its origin, its cut, and its ranges and rows.
 
-``load_table`` is what a read, an export and a stream begin with. It takes the cut, compares the
-options with what there is, and finds the queues that are asked for by name. The result pickles and
-travels to tasks: whatever happens to the log afterwards, all queries of it see the same entries.
+A read, an export and a stream begin with ``load_table``. It takes the cut, checks the options
+against it, and finds the ids of the queues that the options name. The result pickles and travels to
+tasks: whatever happens to the log afterwards, all queries of the table see the same entries.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from onelog.spark.faults import REASON_DROPPED
 from onelog.spark.options import ReadOptions
 from onelog.spark.origin import SPLIT_BYTES, Cut, Origin, QueueNames, Range, ShardCut, Split
 
-# Views that show names of queues, or select by them.
+# Views that show the names of queues or select by them.
 _VIEWS_WITH_QUEUES = ("log", "queue_operations")
 
 
@@ -38,7 +38,7 @@ class Table:
         return self.options.view
 
     def selection(self, shard: int | None = None) -> Selection:
-        """Return what is wanted of a shard; of any, without the queues, which are a shard's."""
+        """Return the selection for a shard; None: for any, without queues, as ids are per shard."""
         read = self.options
         wanted = Selection(
             types=read.types,
@@ -61,7 +61,7 @@ class Table:
         return self.origin.splits(self.ranges, self.selection(), size_bytes)
 
     def request(self, shard: int, columns: frozenset[str] | None) -> Request:
-        """Return what tasks ask the view for."""
+        """Return what tasks request from the view."""
         return Request(self.selection(shard), columns, self.queue_names.get(shard, {}))
 
     def batches(self, split: Split, columns: frozenset[str] | None) -> Iterator[pa.RecordBatch]:
@@ -91,7 +91,7 @@ def open_origin(options: ReadOptions) -> Origin:
 
 
 def load_table(options: ReadOptions) -> Table:
-    """Take the cut and compare the options with what there is."""
+    """Take the cut and check the options against it."""
     origin = open_origin(options)
     cut = origin.cut(options.shards)
     ranges = tuple(find_ranges(options, origin, cut))
@@ -99,7 +99,7 @@ def load_table(options: ReadOptions) -> Table:
 
 
 def find_named_queues(options: ReadOptions, origin: Origin, cut: Cut) -> QueueNames:
-    """Return the queues of a read by id; one that it names must be there."""
+    """Return the queues of a read by id; refuse a name that no queue has."""
     names = find_queue_names(options, origin, cut)
     for name in options.queues or ():
         if not any(name in found.values() for found in names.values()):
@@ -122,7 +122,7 @@ def find_queue_names(options: ReadOptions, origin: Origin, cut: Cut) -> QueueNam
 
 
 def find_ranges(options: ReadOptions, origin: Origin, cut: Cut) -> Iterator[Range]:
-    """Yield the range of each shard; refuse what is not in the log."""
+    """Yield the range of each shard; refuse bounds outside the log."""
     there = {part.shard for part in cut.shards}
     for name, bound in (("from_index", options.from_index), ("to_index", options.to_index)):
         for shard in bound if isinstance(bound, dict) else ():
@@ -155,10 +155,10 @@ def find_ranges(options: ReadOptions, origin: Origin, cut: Cut) -> Iterator[Rang
 
 
 def _range_behind(options: ReadOptions, part: ShardCut, first: int) -> Range:
-    """Return what follows from an index on, which may be nothing."""
+    """Return the range from an index on, which may be empty."""
     if first < part.first_index:
         raise OutOfRange(
-            f"option since goes on at entry {first} of shard {part.shard}; entries {first} to "
+            f"option since continues at entry {first} of shard {part.shard}; entries {first} to "
             f"{part.first_index - 1} are not kept any more",
             reason=REASON_DROPPED,
             metadata={"option": "since", "first_index": str(part.first_index)},
@@ -192,7 +192,7 @@ def _refuse_outside(name: str, index: int, part: ShardCut) -> None:
 
 
 def _refuse_other_times(options: ReadOptions, cut: Cut) -> None:
-    """Refuse a time behind the last entry, or before what is kept of a log whose beginning is."""
+    """Refuse a time after the last entry, or before the first one if older ones were dropped."""
     last = max((part.timestamp_ns for part in cut.shards), default=0)
     if options.from_time_ns > last:
         raise OutOfRange(
@@ -205,7 +205,7 @@ def _refuse_other_times(options: ReadOptions, cut: Cut) -> None:
             raise OutOfRange(
                 f"option from_time is {options.from_time_ns} ns, and shard {part.shard} begins at "
                 f"entry {part.first_index} with {part.first_timestamp_ns} ns; what was before is "
-                "not kept any more",
+                "no longer kept",
                 reason=REASON_DROPPED,
                 metadata={
                     "option": "from_time",

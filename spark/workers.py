@@ -1,19 +1,15 @@
-"""Whether the Python of Spark's workers can run our tasks, asked before a job does.
+"""Makes sure that Spark's workers can run our tasks: checks their Python, and packs our code.
 
-Tasks run in processes that Spark starts, on each executor and also where the driver plans. Their
-Python is ``PYSPARK_PYTHON``, or else on this machine the driver's own, and on a cluster whatever
-``python3`` is there: it may be of another version than the driver's, lack a library, or not exist.
-A small job of one task a core imports what every task needs and says what is missing, once for each
-application.
+Tasks run in Python processes that Spark starts, on each executor and also where the driver plans.
+Their Python is ``PYSPARK_PYTHON``. If that is not set, it is the driver's own in a local session,
+and whatever ``python3`` is on each machine of a cluster: it may have another version than the
+driver's, lack a library, or not exist. ``check_workers`` runs a small job, one task for each core
+and once for each application, that imports what every task needs and reports what is missing.
 
-Archive
--------
-The zip that takes our code to Spark's executors: ``--py-files`` of a cluster.
-
-It holds the modules that a task imports, and no library: executors need numpy, pyarrow, zstandard
-and crc32c, for views with state also what the projections need, and for a live cluster hpack and
-protobuf.
-The same sources give the same bytes, so a zip that is made again is not shipped again.
+``write_zip`` packs our code for ``--py-files`` of a cluster. The zip has the modules that a task
+imports and no libraries: executors need numpy, pyarrow, zstandard and crc32c; for views of the
+state also what the projections need; for a running cluster hpack and protobuf. The same sources
+give the same bytes, so a zip that is made again is not shipped again.
 """
 
 import os
@@ -29,7 +25,7 @@ from onelog.errors import FailedPrecondition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# What every task imports. Views with state need more, and so does a live cluster: these say it
+# What every task imports. Views of the state and running clusters need more, and report it
 # themselves when they are read.
 MODULES = ("onelog.spark.columns", "crc32c", "numpy", "pyarrow", "zstandard")
 # More tasks would find nothing new: a cluster has one Python, or few.
@@ -37,25 +33,25 @@ TASKS_MAX = 64
 
 _checked: set[str] = set()
 
-# Of a worker: its host, its Python, and each module that it cannot import, with the reason.
+# A worker's host, its Python, and each module that it cannot import, with the reason.
 _Answer = tuple[str, str, list[tuple[str, str]]]
 
 
 def check_workers(spark: "SparkSession") -> None:
-    """Refuse workers that cannot run our tasks, and say what to do."""
+    """Raise if workers cannot run our tasks; the error says what to do."""
     from pyspark.errors import PySparkAttributeError
 
     try:
         context = spark.sparkContext
     except PySparkAttributeError:
-        return  # a session of Spark Connect cannot run such a job
+        return  # Spark Connect cannot run such a job
     application = context.applicationId
     if application in _checked:
         return
-    # On this machine one worker is like another.
+    # In a local session all workers are alike.
     is_here = str(context.master).partition("[")[0] == "local"
     if is_here and "PYSPARK_PYTHON" not in os.environ:
-        # Else it would be the first python3 of the path, which need not be of this environment.
+        # Otherwise it would be the first python3 on the path, perhaps of another environment.
         context.pythonExec = sys.executable
     count = 1 if is_here else min(context.defaultParallelism, TASKS_MAX)
     try:
@@ -72,7 +68,7 @@ def check_workers(spark: "SparkSession") -> None:
 
 
 def explain(text: str) -> FailedPrecondition | None:
-    """Return what an error of Spark says about the Python of workers; None: something else."""
+    """Return the advice for an error of Spark about its workers' Python; None for other errors."""
     if "PYTHON_VERSION_MISMATCH" in text:
         return FailedPrecondition(
             "the workers' Python is of another version than the driver's; set PYSPARK_PYTHON to a "
@@ -99,8 +95,8 @@ def _missing(host: str, python: str, missing: list[tuple[str, str]]) -> FailedPr
 
 
 def _probe(names: tuple[str, ...]) -> Callable[[int], _Answer]:
-    # A function inside of a function travels as code. One of a module would travel as its name,
-    # and a worker without our package could not even say that it has none.
+    # A nested function is pickled as code. A function of a module is pickled as its name, so a
+    # worker without our package could not even report that it lacks it.
     def probe(_number: int) -> _Answer:
         import importlib
         import socket
@@ -117,17 +113,15 @@ def _probe(names: tuple[str, ...]) -> Callable[[int], _Answer]:
     return probe
 
 
-# Archive
-
 _LEFT_OUT = ("onelog/cli/", "onelog/cluster/", "onelog/node/")  # no task runs a command or a server
 _SUFFIXES = (".py", ".pyi", ".typed")
-# The earliest moment that a zip can say: sources change, and the time of a checkout means nothing.
+# The earliest time that a zip can hold: file times differ between checkouts of the same sources.
 _TIME = (1980, 1, 1, 0, 0, 0)
 _READABLE_BY_ALL = 0o644 << 16
 
 
 def write_zip(path: Path) -> int:
-    """Write the zip, replacing the file; return how many modules it holds."""
+    """Write the zip, replacing an existing file; return the number of modules in it."""
     members = sorted(_members())
     temporary = path.with_name(path.name + ".tmp")
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as target:
@@ -146,7 +140,7 @@ def _members() -> Iterator[tuple[str, Path]]:
 
 
 def _below(prefix: str, folder: Path) -> Iterator[tuple[str, Path]]:
-    # By hand and not by a pattern: onelog/ual is a link, which patterns do not follow.
+    # Not by glob(): onelog/ual is a link, which it does not follow.
     for path in folder.iterdir():
         name = f"{prefix}/{path.name}"
         if path.is_dir() and path.name != "__pycache__" and f"{name}/" not in _LEFT_OUT:

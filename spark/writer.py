@@ -1,11 +1,11 @@
 """Writers for Spark: ``df.write.format("onelog")`` and ``df.writeStream.format("onelog")``.
 
-Options and columns are checked on the driver, before a task starts. A task writes its partition by
-``onelog.spark.load``: chunks in transactions with a progress key, so that a task that is retried,
-runs twice at a time or comes again after a restart writes nothing twice.
+Options and columns are checked on the driver, before a task starts. A task writes its partition
+through ``onelog.spark.load``: chunks in transactions with a progress key. A task that is retried,
+runs twice at the same time, or runs again after a restart writes nothing twice.
 
-A batch write is a job of its own unless the option ``job`` names it. A batch of a streaming query
-is named by the query and the number of the batch, which Spark keeps in the checkpoint.
+Each batch write is a new job, unless the option ``job`` names it. A batch of a streaming query is
+identified by the query and the batch's number, which Spark keeps in the checkpoint.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ from onelog.spark.load.settings import WriteSettings, parse_write
 # Local properties of the tasks of a streaming query.
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
-# Types of columns as they arrive in a task.
+# Arrow types that columns have when they arrive in a task.
 _ARROW_TYPES: dict[type[spark_types.DataType], pa.DataType] = {
     spark_types.BinaryType: pa.binary(),
     spark_types.StringType: pa.string(),
@@ -46,7 +46,7 @@ _ARROW_TYPES: dict[type[spark_types.DataType], pa.DataType] = {
     spark_types.TimestampNTZType: pa.timestamp("us"),
     spark_types.NullType: pa.null(),
 }
-# Of no target: decimals, dates, lists and the like.
+# Stands for types that no target takes: decimals, dates, lists and the like.
 _OTHER_TYPE = pa.list_(pa.null())
 
 
@@ -61,7 +61,7 @@ class Written(WriterCommitMessage):
 def make_writer(
     options: Mapping[str, str], schema: spark_types.StructType, *, overwrite: bool = False
 ) -> DataSourceArrowWriter:
-    """Return the writer of ``df.write``; refuses options and columns that cannot be written."""
+    """Return the writer of ``df.write``; refuse options and columns that cannot be written."""
     settings = _check(options, schema, overwrite=overwrite)
     return _BatchWriter(settings, settings.job or Job(uuid4().hex))
 
@@ -69,7 +69,7 @@ def make_writer(
 def make_stream_writer(
     options: Mapping[str, str], schema: spark_types.StructType, *, overwrite: bool = False
 ) -> DataSourceStreamArrowWriter:
-    """Return the writer of ``df.writeStream``; refuses as ``make_writer`` does."""
+    """Return the writer of ``df.writeStream``; refuse what ``make_writer`` refuses."""
     settings = _check(options, schema, overwrite=overwrite)
     if settings.job is not None:
         raise InvalidArgument(
@@ -85,7 +85,7 @@ def _check(
 ) -> WriteSettings:
     if overwrite:
         raise InvalidArgument(
-            'rows are added to what is there, and nothing is replaced: use mode("append"), or '
+            'rows are added, and existing ones are never replaced: use mode("append"), or '
             'outputMode("append") or ("update") for a query',
             reason="OVERWRITE_UNSUPPORTED",
         )
@@ -133,7 +133,7 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
         if not query or not batch:
             raise FailedPrecondition(
-                "the task does not say which batch of which query it is part of",
+                "Spark does not tell the task which batch of which query it belongs to",
                 reason="WRITE_BATCH_UNKNOWN",
             )
         return _write(self._settings, Job(query, int(batch), is_query=True), iterator)

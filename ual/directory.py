@@ -1,4 +1,4 @@
-"""The data directory: who may use it, what it is part of, where its files are.
+"""The data directory: which process may use it, which node and cluster it belongs to.
 
 ::
 
@@ -9,32 +9,27 @@
       00000/      shard 0
         MANIFEST  RAFT  cold.fcold  segs/  snaps/
 
-Of a node with several worker processes each has such a directory, ``worker-0``, ``worker-1``, …,
-inside one that holds LOCK and NODE and nothing else.
+A node with several worker processes has one such directory per worker, ``worker-0``, ``worker-1``,
+…, inside a directory that holds only LOCK and NODE.
 
 Invariants:
 
-* SYSTEM is written once, last of all that creation writes. A directory with SYSTEM is complete.
-* Shards, partitions, cluster and node never change afterwards. Whoever asks for others is refused:
-  keys would be looked for in the wrong shard, or a node would speak with another one's votes.
-* Every other file of the directory is opened only while LOCK is held (offline readers that ask for
-  no lock excepted).
+* NODE and SYSTEM are written once and checked in full at every read (``ual/json_file.py``);
+  docs/formats.md has the fields. What they say never changes, so the values here are frozen.
+* SYSTEM is the last file that creation writes. A directory with SYSTEM is complete.
+* Shards, partitions, cluster and node never change. A start that asks for others is refused:
+  keys would be looked for in the wrong shard, or a node would use the votes of another.
+* Every other file of the directory is opened only while LOCK is held, except by offline readers
+  that do not ask for the lock.
 
-Creation has two steps, since a node says who it is (``claim`` writes NODE) before it can know who
-founds its cluster with it (``Claim.complete`` writes SYSTEM). A crash in between, or in one of
-them, leaves a directory without SYSTEM that holds nothing but NODE and empty shard directories; the
-next start finishes it. If there is data but no SYSTEM, no crash did that,
-and making a new SYSTEM could give the data to another cluster: it is refused. Shard directories
-that disappeared are refused too, because an empty replica that keeps its name would vote again.
+Creation has two steps, because a node must say who it is (``claim`` writes NODE) before it knows
+who founds the cluster with it (``Claim.complete`` writes SYSTEM). A crash during or between the
+steps leaves a directory without SYSTEM that holds only NODE and empty shard directories; the next
+start completes it. Data without SYSTEM is never the result of a crash. It is refused, because a new
+SYSTEM could assign the data to another cluster. Missing shard directories are refused too: an empty
+replica that keeps its name would vote a second time.
 
-No clock and no randomness here: ids and times are handed in.
-
-Identity
---------
-SYSTEM and NODE: which cluster a data directory belongs to, and which node.
-
-Both are written once and checked in full whenever they are read (``ual/json_file.py``). What they
-say never changes, so the values here are frozen; docs/formats.md has the fields.
+This module reads no clock and no random numbers: callers pass ids and times in.
 """
 
 import errno
@@ -98,7 +93,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Founder:
-    """One of the nodes that a cluster began with; ``address`` is of its peer service."""
+    """A node that founded the cluster; ``address`` is that of its peer service."""
 
     node_id: UUID
     name: str
@@ -107,7 +102,7 @@ class Founder:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What SYSTEM says. ``worker`` is which of a node's worker processes the directory is of."""
+    """The content of SYSTEM. ``worker`` is the number of the worker that owns the directory."""
 
     cluster_id: UUID
     topology: Topology
@@ -120,7 +115,7 @@ class System:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What NODE says. ``node_id`` is the node's name in Raft; ``name`` is for people."""
+    """The content of NODE. ``node_id`` is the node's name in Raft; ``name`` is for people."""
 
     node_id: UUID
     name: str
@@ -246,7 +241,7 @@ _NOT_OURS_TO_SYNC = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS)
 
 @dataclass(frozen=True, slots=True)
 class ShardPaths:
-    """Where the files of one shard are."""
+    """The paths of one shard's files."""
 
     root: Path
     segments: Path
@@ -270,7 +265,7 @@ def shard_paths(path: Path, shard: int) -> ShardPaths:
 
 
 class Claim:
-    """A directory that knows its node, and its cluster if it was founded before; holds LOCK."""
+    """A locked directory with a NODE, and with a SYSTEM if it was completed before."""
 
     __slots__ = ("_files", "_lock", "node", "path", "system")
 
@@ -284,17 +279,17 @@ class Claim:
         self._lock: FileLock | None = lock
 
     def complete(self, system: System) -> "DataDirectory":
-        """Write what the directory belongs to, where that is not written, and hand it over."""
+        """Write SYSTEM if it is missing, and return the opened directory, which now owns LOCK."""
         assert self._lock is not None, "closed"
         if self.system is None:
             _create(self._files, self.path, system, self.node)
             self.system = system
-        assert self.system == system, "what is written stays"
+        assert self.system == system, "SYSTEM never changes"
         lock, self._lock = self._lock, None
         return DataDirectory(self.path, system, self.node, lock)
 
     def close(self) -> None:
-        """Give the directory up; does nothing once it is complete."""
+        """Release LOCK; does nothing after ``complete``."""
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.release()
@@ -325,11 +320,11 @@ class DataDirectory:
         cluster_id_expected: UUID | None = None,
         node_id_expected: UUID | None = None,
     ) -> "DataDirectory":
-        """Open the directory for a server, creating it where there is nothing yet.
+        """Open the directory for a server; create it if it is empty or missing.
 
         ``node_name``, ``cluster_id``, ``node_id`` and ``created_at`` are for a new directory; an
-        existing one keeps its own. What the caller insists on is ``topology`` and the two expected
-        ids: a directory that says otherwise, or would have to be created otherwise, is refused.
+        existing one keeps its own. ``topology`` and the two expected ids are requirements: a
+        directory that differs from them, or would be created differently, is refused.
         """
         assert 1 <= len(created_at) <= CREATED_AT_SIZE_MAX, created_at
         system = System(cluster_id, topology or Topology(), created_at)
@@ -352,7 +347,7 @@ class DataDirectory:
             if is_made:
                 _refuse_missing_shards(files, path, system.topology.shards)
                 # A start that was killed may have left SYSTEM in the page cache only. If the power
-                # failed later, the data of this run would stand there without it.
+                # failed later, the data written from now on would be left without SYSTEM.
                 files.sync_directory(path)
             else:
                 _create(files, path, system, node)
@@ -363,9 +358,9 @@ class DataDirectory:
 
     @classmethod
     def claim(cls, files: Files, path: Path, node: Node, *, of_workers: bool = False) -> Claim:
-        """Lock the directory for a server and make it this node's, if it is nobody's yet.
+        """Lock the directory for a server, and write NODE if there is none.
 
-        An existing NODE stays. ``of_workers``: the directory that holds those of the workers.
+        An existing NODE stays. ``of_workers``: this is the parent of the workers' directories.
         """
         _refuse_foreign(files, path, of_workers=of_workers)
         files.make_directory(path)
@@ -391,8 +386,8 @@ class DataDirectory:
     def open_existing(cls, files: Files, path: Path, *, lock: bool) -> "DataDirectory":
         """Open a directory for an offline tool: nothing is created or repaired.
 
-        Without ``lock`` a server may be writing at the same time. Shard directories are not looked
-        at: a tool that is there to find damage must be able to start.
+        Without ``lock`` a server may be writing at the same time. Shard directories are not
+        checked: a tool that looks for damage must be able to start.
         """
         if not files.exists(path):
             raise NotADataDirectory(f"{path} does not exist; give the path of a data directory")
@@ -415,12 +410,12 @@ class DataDirectory:
             raise
 
     def shard_path(self, shard: int) -> ShardPaths:
-        """Return where the files of ``shard`` are."""
+        """Return the paths of the files of ``shard``."""
         assert 0 <= shard < self.system.topology.shards, shard
         return shard_paths(self.path, shard)
 
     def close(self) -> None:
-        """Let another process use the directory; closing again does nothing."""
+        """Release LOCK; a second call does nothing."""
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.release()
@@ -438,7 +433,7 @@ class DataDirectory:
 
 
 def _create(files: Files, path: Path, system: System, node: Node) -> None:
-    """Write what a new directory holds; each step is durable before the next begins."""
+    """Write the files of a new directory; each step is durable before the next begins."""
     if not files.exists(path / NODE_NAME):
         write_node(files, path, node)
     for shard in range(system.topology.shards):
@@ -454,9 +449,9 @@ def _create(files: Files, path: Path, system: System, node: Node) -> None:
 def _sync_parents(files: Files, path: Path) -> None:
     """Make the name of the data directory durable, and the names of all directories above it.
 
-    All, not only those made by this start: an earlier one may have made some and died before it
-    could sync them. What cannot be opened or synced (a parent without permission, a read-only
-    image with a volume mounted in it) was not made by us and needs no sync.
+    All of them, because an earlier start may have made some and died before it synced them. A
+    parent that cannot be opened or synced (no permission, a read-only image with a volume
+    mounted in it) was not made by us and needs no sync.
     """
     for parent in path.parents:
         try:
@@ -481,7 +476,7 @@ def _list(files: Files, path: Path) -> list[str]:
 
 
 def _refuse_foreign(files: Files, path: Path, *, of_workers: bool = False) -> None:
-    """Refuse what is neither a data directory nor empty nor a creation that was interrupted."""
+    """Refuse a path that is not a data directory, not empty and not an interrupted creation."""
     if not files.exists(path):
         return
     names = set(_list(files, path)) - _IGNORED_NAMES
@@ -513,7 +508,7 @@ def _refuse_foreign(files: Files, path: Path, *, of_workers: bool = False) -> No
 
 
 def _is_unused(files: Files, shard: ShardPaths) -> bool:
-    """Tell whether a shard directory is as creation makes it, or less."""
+    """Return whether a shard directory holds no more than creation puts there."""
     made = {shard.segments.name, shard.snapshots.name}
     names = _list(files, shard.root)
     return made.issuperset(names) and not any(_list(files, shard.root / name) for name in names)

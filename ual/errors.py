@@ -22,7 +22,7 @@
     │   └── IndexInFuture         above what is committed, or written
     ├── RangeNotWhole             a range that begins or ends inside a group
     ├── GroupTooLarge             a group that no segment may hold
-    ├── DiskFull                  below the minimum of free space; reads go on
+    ├── DiskFull                  below the minimum of free space; reads continue
     └── LogFailed                 a write or sync failed; only a reopen can tell what is on disk
 
 ``reason`` is stable and meant for programs; the message is meant for people and says what to do.
@@ -57,8 +57,8 @@ class EntryError(DataError):
 class TornEntry(EntryError):
     """The buffer ends inside an entry or before its group is closed.
 
-    Whether that is the harmless end of an interrupted write or a loss is for the caller to
-    say: only the caller knows what was durable.
+    It may be the harmless end of an interrupted write, or a loss: only the caller knows what was
+    durable.
     """
 
     reason = "TORN_ENTRY"
@@ -142,7 +142,7 @@ class DirectoryInUse(DirectoryError):
 
 
 class TopologyMismatch(DirectoryError):
-    """SYSTEM says other shards, partitions or another cluster than was asked for."""
+    """Shards, partitions, workers or cluster in SYSTEM differ from those asked for."""
 
     reason = "TOPOLOGY_MISMATCH"
 
@@ -184,7 +184,7 @@ class IndexInFuture(IndexUnavailable):
 
 
 class RangeNotWhole(UalError):
-    """Somebody asked for a range that begins or ends inside a group; nothing here is damaged."""
+    """The requested range begins or ends inside a group; nothing is damaged."""
 
     reason = "RANGE_NOT_WHOLE"
 

@@ -1,26 +1,22 @@
-"""The file port: the only door between the log and a disk.
+"""The file port: the only way from the log to a disk.
 
-Everything in ``ual`` (and whatever stands on it) opens, writes, syncs, renames and deletes files
-through ``Files``. That keeps one list of the operations whose order matters in a crash, and lets
-tests put a disk under the real code that forgets, tears and fails (``tests/simulation/disk.py``).
+Everything in ``ual``, and in the packages above it, opens, writes, syncs, renames and deletes files
+through ``Files``. So there is one list of the operations whose order matters in a crash, and tests
+can run the real code on a disk that forgets, tears and fails (``tests/simulation/disk.py``).
 
-What an implementation promises:
+An implementation guarantees:
 
 * ``File.write`` writes all of ``data`` or raises; after an error any part of it may be on disk.
 * Nothing is durable before ``File.sync`` (content and size) or ``sync_directory`` (names) returned.
 * ``rename`` replaces the target atomically: after a crash a name refers to one of the two files.
 * A ``File`` or a mapping stays readable after its name was renamed or removed, and is released
-  with its last reference. So a reader in another thread is never cut off by a rename or delete.
+  with its last reference. So a rename or delete never interrupts a reader in another thread.
 * ``map`` is a read-only view. The mapped file must not be truncated while it is mapped; the log
   maps sealed segments only, and those are replaced or unlinked, never changed.
 
 Errors are ``OSError``; the callers turn ENOSPC into ``DiskFull`` and the rest into ``LogFailed``.
-
-Free space
-----------
-How much more may be written before the disk is called full.
-
-A minimum stays free: sealing, MANIFEST and a cut need room when nothing else has any.
+``FreeSpace`` refuses writes before the disk is really full: sealing, MANIFEST and a cut need some
+space even when appends are refused.
 """
 
 import errno
@@ -61,7 +57,7 @@ class FileLock(Protocol):
     """An exclusive lock on a file, held until ``release`` or the end of the process."""
 
     def release(self) -> None:
-        """Let another process take the lock."""
+        """Release the lock."""
 
 
 class Files(Protocol):
@@ -112,8 +108,8 @@ class DiskFile:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        # The kernel tells of a lost page once: of two syncs at a time, one would hear that all is
-        # well. So they take turns, and after the first that fails no other succeeds.
+        # The kernel reports a lost page once: of two concurrent syncs, one would succeed
+        # wrongly. So they take turns, and after the first failure no other succeeds.
         self._syncing = Lock()
         self._sync_error: OSError | None = None
 
@@ -123,7 +119,7 @@ class DiskFile:
     def write(self, data: bytes | memoryview, offset: int) -> None:
         """See ``File.write``."""
         written = os.pwrite(self._descriptor, data, offset)
-        # A short write is legal (a signal, or the last free bytes); the rest tells which.
+        # A short write is legal (a signal, or the last free bytes); writing the rest shows which.
         while written < len(data):
             step = os.pwrite(self._descriptor, memoryview(data)[written:], offset + written)
             if step == 0:
@@ -168,7 +164,7 @@ class DiskLock:
 
     def release(self) -> None:
         """See ``FileLock.release``; a second call does nothing."""
-        # Closing a number twice would close whichever file has been given it since.
+        # Closing a descriptor twice would close another file that got the same number.
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -267,10 +263,10 @@ def replace_file(files: Files, path: Path, chunks: Iterable[bytes]) -> None:
 
 
 def sync_new_name(files: Files, directory: Path) -> None:
-    """Make a rename durable. After a failure nobody knows which file has the name.
+    """Make a rename durable. After a failure it is unknown which file has the name.
 
-    So it is an I/O error, even where the disk was just full: who takes it for a refusal goes on
-    as if the old file had stayed.
+    So it is an I/O error, even if the disk was only full: a caller that treats it as a refusal
+    would continue as if the old file had stayed.
     """
     try:
         files.sync_directory(directory)
@@ -279,7 +275,7 @@ def sync_new_name(files: Files, directory: Path) -> None:
 
 
 def remove_files(files: Files, paths: Sequence[Path]) -> None:
-    """Remove files of one directory, those that are there; durable when this returns."""
+    """Remove those files of one directory that exist; durable when this returns."""
     present = [path for path in paths if files.exists(path)]
     for path in present:
         files.remove(path)
@@ -289,12 +285,12 @@ def remove_files(files: Files, paths: Sequence[Path]) -> None:
 
 # Free space
 
-# Free space is asked for again after so many bytes; the call costs more than a small write.
+# Free space is checked again after this many bytes; the call costs more than a small write.
 CHECK_BYTES = 4 << 20
 
 
 class FreeSpace:
-    """The room in one directory, as of the last time it was asked for."""
+    """The space left in one directory, as of the last check."""
 
     __slots__ = ("_credit", "_files", "_free_bytes_min", "_path")
 
@@ -320,6 +316,6 @@ class FreeSpace:
         """Return what the disk has above the minimum right now; negative below it."""
         return self._files.free_bytes(self._path) - self._free_bytes_min
 
-    def ask_again(self) -> None:
-        """Forget what was known: a write has found the disk full."""
+    def invalidate(self) -> None:
+        """Discard the last check, because a write found the disk full."""
         self._credit = 0

@@ -1,19 +1,19 @@
-"""Frames: the entries of a range as their stored bytes, for readers of much of the log.
+"""Frames: the stored bytes of a range of entries, for readers of large parts of the log.
 
 A frame is a copy of a piece of one segment file, with the offset of each entry and the void ranges
 in it. Nothing here loops over entries: bounds come from the segment's tables, headers are gathered.
 
 * A frame holds applied entries only, which are committed and never cut again.
-* It covers ``first_index`` to ``last_index`` without a hole: what is not in it was compacted away,
-  or is of an owner that nobody asked for. So the next one begins at ``last_index + 1``.
+* It covers ``first_index`` to ``last_index`` without a gap: a missing entry was compacted away, or
+  belongs to an owner that was not asked for. The next frame begins at ``last_index + 1``.
 * It has at most ``bytes_max`` bytes of the file, or one entry that is larger, and at most
   ``voids_max`` ranges: the work for one is bounded.
-* Index and size of each entry are compared with the tables, its checksum is not: the reader of
-  the bytes compares that. What is left out for its owner nobody else will see, so its checksum, or
-  the file's, is compared here. A difference is ``CorruptFile``.
+* Index and size of each entry are compared with the tables. Its checksum is left to the reader of
+  the bytes, except for entries that are filtered out by owner: no reader will see those, so their
+  checksums, or the file's, are verified here. A difference is ``CorruptFile``.
 
 Any thread may read. The bytes are copied by numpy before anything looks at them, which lets other
-threads run: where a page of a mapped file has to come from the disk, the loop does not wait for it.
+threads run: if a page of a mapped file must be read from disk, the event loop does not wait.
 """
 
 from bisect import bisect_right
@@ -42,7 +42,7 @@ Bounds = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """See the module's text."""
+    """The entries of a range, as stored; see the module."""
 
     first_index: int
     last_index: int
@@ -74,8 +74,8 @@ def read_frame(
     voids_max: int = FRAME_VOIDS_MAX,
 ) -> Frame:
     """Return the next frame of a range, which must be applied; ``owners``: empty for all."""
-    # In this order: a log that goes on behind a peer's snapshot replaces its segments first. The
-    # other way round, entries of the old segments might pass for applied that never were.
+    # In this order: a log that continues after a peer's snapshot replaces its segments first. In
+    # the other order, entries of the old segments that were never applied could count as applied.
     applied_index = log.applied_index
     segments = log.segments
     assert first_index <= last_index <= applied_index, (first_index, last_index, applied_index)
@@ -85,7 +85,8 @@ def read_frame(
     last_index = min(last_index, segment.last_index)
     if isinstance(segment, UnsealedSegment):
         voids = segments.notes.voids(first_index, last_index)
-        # Notes are forgotten once the file is sealed, which is said first: see SegmentSet.scan.
+        # Notes are dropped once the file is sealed, and ``sealed`` is set first: see
+        # SegmentSet.scan.
         if segment.sealed is None:
             last_index = _with_voids(voids, voids_max, last_index)
             piece = _unsealed_piece(segment, first_index, last_index, bytes_max)
@@ -116,8 +117,8 @@ def _mapped(segments: SegmentSet, segment: Segment) -> tuple[SealedSegment, Mapp
         try:
             return sealed, sealed.mapped()
         except FileNotFoundError:
-            # Another reader's mappings took the place of this one, and the file was replaced or
-            # removed: then the next turn opens the new one, or raises.
+            # The mapping was evicted for another reader's, and then the file was replaced or
+            # removed: the next iteration opens the new one, or raises.
             continue
 
 
@@ -144,10 +145,10 @@ def _sealed_piece(
     # convert the table.
     limit = np.uint32(min(int(offsets[first]) + bytes_max, 0xFFFF_FFFF))
     stop = first + int(np.searchsorted(offsets[first + 1 : end], limit, "right"))
-    if stop == end - 1 and _end_of(segment, offsets, stop) <= limit:
+    if stop == end - 1 and _find_end(segment, offsets, stop) <= limit:
         stop = end
     stop = max(stop, first + 1)
-    position, after = int(offsets[first]), _end_of(segment, offsets, stop - 1)
+    position, after = int(offsets[first]), _find_end(segment, offsets, stop - 1)
     bounds = np.append(offsets[first:stop], np.uint32(after)).astype(np.int64) - position
     if indexes is None:
         expected = np.arange(first, stop).astype(np.uint64) + np.uint64(segment.first_index)
@@ -160,7 +161,7 @@ def _sealed_piece(
     return _Piece(segment.path, position, bounds, expected, covered, data, is_sealed=True)
 
 
-def _end_of(segment: SealedSegment, offsets: NDArray[np.uint32], row: int) -> int:
+def _find_end(segment: SealedSegment, offsets: NDArray[np.uint32], row: int) -> int:
     return int(offsets[row + 1]) if row + 1 < segment.entry_count else segment.footer.entries_end
 
 
@@ -187,7 +188,7 @@ def _copy(view: memoryview, position: int, size: int) -> memoryview:
 
 
 def _frame(piece: _Piece, first_index: int, voids: IndexArray, owners: Collection[int]) -> Frame:
-    """Return the entries of a piece that are wanted; refuse any that is not right."""
+    """Return the entries of a piece that belong to ``owners``; refuse a damaged one."""
     starts, ends, data = piece.bounds[:-1], piece.bounds[1:], piece.data
     headers: NDArray[Any] = gather_headers(data, starts)
     sizes = headers["payload_len"].astype(np.int64) + HEADER_SIZE

@@ -25,7 +25,7 @@ Invariants:
 
 After a crash the file holds the old state or the new one. One bad slot is rewritten from the
 other. Two bad slots are ``CorruptFile``: there is no safe guess. A crash cannot cause that, not
-even in the first moment, because the file is created under another name. The hint is written
+even at creation, because the file is created under another name. The hint is written
 without a sync and may be torn at any time, so a bad one is no hint and never an error.
 """
 
@@ -88,7 +88,7 @@ _ADVICE = (
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What Raft must never forget; ``sequence`` counts the saves."""
+    """Term and vote, which Raft must never lose; ``sequence`` counts the saves."""
 
     sequence: int
     term: int
@@ -149,7 +149,7 @@ class HardStateFile:
 
     @classmethod
     def open(cls, files: Files, path: Path, *, create: bool = True) -> "HardStateFile":
-        """Open the file and put right what a crash or the disk did to one slot.
+        """Open the file and repair a slot that a crash or the disk damaged.
 
         A missing file is created with term 0 and no vote. Pass ``create=False`` where the shard
         already has a log: there a missing file is a forgotten vote.
@@ -199,7 +199,7 @@ class HardStateFile:
         self.vote = vote
 
     def save_hint(self, commit_index: int, durable_index: int, generation: int) -> None:
-        """Write the hint and leave it to the system when it reaches the disk."""
+        """Write the hint without a sync; the kernel decides when it reaches the disk."""
         self._refuse_if_failed()
         hint = Hint(commit_index, durable_index, generation)
         with self._fatal_errors():
@@ -221,10 +221,10 @@ class HardStateFile:
 
     @contextmanager
     def _fatal_errors(self) -> Iterator[None]:
-        """Turn a failed write or sync into the end of this object.
+        """Make this object refuse further writes after a failed write or sync.
 
         ENOSPC as well: part of a slot may be written, and a sync that failed once may succeed the
-        next time without having written anything. Only a reopen can tell what is there.
+        next time without having written anything. Only a reopen can tell what is on disk.
         """
         try:
             yield

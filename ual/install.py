@@ -1,14 +1,14 @@
-"""Taking over what a peer sent: a snapshot's place in the log, and the segments below it.
+"""Installing a snapshot from a peer: the log continues after it, with the segments below it.
 
-The files wait under names of their own (``.flseg.recv``), complete, verified and synced. One write
-of MANIFEST decides: it lists the snapshot, ends the log at its index, and holds the intent of what
-goes and what comes. Before it, a crash leaves the old log and some files that the next opening
-removes. After it, the log is the new one: what is left to do (remove, rename) is done by whoever
-opens the directory next, as often as it is interrupted.
+The received files wait under names of their own (``.flseg.recv``), complete, verified and synced.
+One write of MANIFEST decides: it lists the snapshot, ends the log at its index, and records the
+intent: which files go and which take their place. A crash before it leaves the old log and some
+files that the next opening removes. After it the log is the new one, and the next opening finishes
+the removals and renames, however often it is interrupted.
 
-Everything up to the base is sealed afterwards, so its streams and voids stand in the files, and an
-empty unsealed segment behind it takes what Raft sends next. What the log held above the sealed part
-that stays is gone: the caller has made sure that nothing of it is missed.
+Everything up to the base is sealed afterwards, so its streams and voids are in the files. An empty
+unsealed segment after it receives what Raft sends next. Entries of the old log above the sealed
+part that stays are dropped: the caller has made sure that none of them is needed.
 """
 
 from collections.abc import Sequence
@@ -43,8 +43,8 @@ def install(
 ) -> None:
     """Make the log end at the base; durable on return. A full disk leaves everything as it was.
 
-    ``notes`` is where the state behind the base notes what it finds. Raises ``CorruptFile`` before
-    anything is changed if the segments do not go up to the base one after the other.
+    ``notes`` receives the notes of the state that starts at the base. Raises ``CorruptFile`` before
+    anything is changed if the segments do not form a chain that ends at the base.
     """
     base, directory = new.base, paths.segments
     assert base.index > log.commit_index, (base, log.commit_index)
@@ -53,9 +53,9 @@ def install(
     kept = []
     for segment in log.segments.segments:
         if isinstance(segment, UnsealedSegment) or segment.last_index > new.keep_through:
-            break  # an empty one behind the last that stays ends where that ends
+            break  # an empty segment has the last index of the one before it
         if not isinstance(segment, SealedSegment):
-            raise CorruptFile(str(segment.path), "it was to stay, and is damaged by now", 0)
+            raise CorruptFile(str(segment.path), "the segment was to be kept, but is damaged", 0)
         kept.append(segment)
     headers = [*(segment.header for segment in kept), *new.received]
     first = headers[0] if headers else SegmentHeader(0, 0, base.index + 1, base.proposal + 1)

@@ -1,16 +1,13 @@
-"""The blocking halves of what a log does, to be run on whichever thread may block.
+"""The blocking halves of what a log does, to run on a thread that may block.
 
-A job is made by the log with everything it needs, touches nothing that the log's own thread
-changes, and keeps its error: the log's thread learns of it when it hands the job back, so a
-failure always surfaces where the log's state is decided.
+The log creates a job with everything it needs. A job touches nothing that the log's own thread
+changes, and keeps its error: the log's thread learns of it when it finishes the job, so a failure
+always surfaces where the log's state is decided.
 
-Tombstones
-----------
-Deleting segments so that a crash cannot bring one back.
-
-A tombstone is an empty file that says: the segment of this name is dropped. It is durable before
-the data goes and stays until the data is durably gone. Whatever the disk remembers of a half-done
-deletion, the next survey (ual/recovery.py) finds either the tombstone and finishes, or nothing.
+Segments are deleted so that a crash cannot bring one back. A tombstone is an empty file that says
+that the segment of this name is dropped. It is durable before the data is removed and stays until
+the removal is durable. Whatever part of a deletion the disk kept, the next survey
+(ual/recovery.py) finds the tombstone and finishes, or finds nothing.
 """
 
 from collections.abc import Sequence
@@ -32,7 +29,7 @@ from onelog.ual.segments.unsealed import UnsealedSegment
 
 
 def remove_segments(files: Files, directory: Path, segments: Sequence[Segment]) -> None:
-    """Delete the files of these segments; readers that have them mapped go on."""
+    """Delete the files of these segments; readers that have them mapped can continue."""
     tombstones = []
     try:
         for segment in segments:
@@ -41,7 +38,7 @@ def remove_segments(files: Files, directory: Path, segments: Sequence[Segment]) 
                 files.open(path, create=True)
             tombstones.append(path)
     except OSError as error:
-        # Dropping is what frees a full disk. It can do without: MANIFEST has the new start.
+        # Dropping frees a full disk, so it must work without: MANIFEST has the new start.
         if error.errno not in OUT_OF_SPACE:
             raise
     files.sync_directory(directory)
@@ -60,8 +57,8 @@ def remove_segments(files: Files, directory: Path, segments: Sequence[Segment]) 
 class Roll:
     """The change from a full segment to its successor, which is appended to already.
 
-    The successor gets its name last: that name says that the file before it is synced to its end,
-    and that it has a header itself. Whoever needs that calls ``run``; it is done once.
+    The successor gets its final name last: the name guarantees that the file before it is synced
+    to its end and that the successor has a header. ``run`` does the work once.
     """
 
     files: Files
@@ -73,10 +70,10 @@ class Roll:
     _error: OSError | None = None
 
     def run(self) -> bool:
-        """Block until it is done; return whether that was now, and not on another thread."""
+        """Block until it is done; return whether this call did it."""
         with self._lock:
             if self._error is not None:
-                raise self._error  # a failed sync that is tried again proves nothing
+                raise self._error  # a retry after a failed sync proves nothing
             if self._is_done:
                 return False
             path = self.successor.path
@@ -143,12 +140,12 @@ class SealJob:
 
 @dataclass(slots=True)
 class ManifestJob:
-    """The replacing of MANIFEST, and then the removal of what it has let go of.
+    """The replacement of MANIFEST, then the removal of the files that it no longer lists.
 
-    If the disk is full, ``added`` goes instead: a file that only the new one would have listed.
+    If the disk is full, ``added`` is removed instead: a file that only the new MANIFEST lists.
 
-    ``run`` may be called on any thread, and by whoever cannot wait for another one: it is done
-    once, and everybody returns when it is.
+    ``run`` may be called on any thread, and on several: the work is done once, and every call
+    returns when it is done.
     """
 
     files: Files
@@ -158,7 +155,7 @@ class ManifestJob:
     segments: tuple[Segment, ...] = ()
     snapshots: tuple[Path, ...] = ()
     added: tuple[Path, ...] = ()
-    is_decided: bool = False  # the new one stands, durably
+    is_decided: bool = False  # the new MANIFEST is durable
     error: OSError | None = None
     _lock: Lock = field(default_factory=Lock)
     _has_run: bool = False

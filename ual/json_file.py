@@ -1,7 +1,7 @@
-"""Small JSON files that notice when a single bit of them changed.
+"""Small JSON files with a checksum: a single changed bit is detected.
 
 SYSTEM, NODE and MANIFEST are JSON so that a person can read them in an emergency, and checksummed
-so that a program never believes a damaged one. A file is the canonical encoding of one object::
+so that a program never trusts a damaged one. A file is the canonical encoding of one object::
 
     json.dumps(fields, sort_keys=True, indent=2, ensure_ascii=True) + "\\n"
 
@@ -94,10 +94,10 @@ def write_json_file(files: Files, path: Path, fields: Mapping[str, Any]) -> None
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields of one decoded object, taken out by type; a wrong one is ``CorruptFile``.
+    """The fields of one decoded object, read by type; a wrong one is ``CorruptFile``.
 
     The checksum holds when these run, so a broken rule means that somebody wrote a file by other
-    rules, not that the disk rotted. It is refused all the same: half of a file is not believed.
+    rules, not that the disk rotted. It is refused all the same: a file is never trusted in part.
     """
 
     path: str
@@ -214,7 +214,7 @@ def _first_difference(expected: bytes, data: bytes) -> int:
 
 
 def _shown(value: object) -> str:
-    """Return a value for a message, cut short: it may be megabytes of somebody else's bytes."""
+    """Return a value for a message, shortened: a foreign file may hold megabytes."""
     if type(value) is int and value.bit_length() > 128:
         return "a number of more than 128 bits"
     if isinstance(value, dict | list):

@@ -1,4 +1,4 @@
-"""The Unified Append Log of one shard: groups go in, entries come out, nothing is lost between.
+"""The Unified Append Log of one shard: append groups, make them durable, read entries.
 
 Positions, always in this order::
 
@@ -8,51 +8,26 @@ Positions, always in this order::
 Invariants:
 
 * Indexes are dense from ``first_index`` to ``last_index``; a group is in one file.
-* ``durable_index`` is covered by an fdatasync that began after its bytes were written and that
-  no cut has come between. Nobody is told that an entry is safe before that.
+* ``durable_index`` is covered by an fdatasync that began after its bytes were written, with no cut
+  in between. No entry is reported as safe before that.
 * At most ``unsynced_bytes_max`` bytes are written and not synced: recovery depends on it.
 * Only applied, hence committed, entries are sealed; only uncommitted ones are ever cut.
+* At most one change of MANIFEST is under way.
 
-Appending and syncing are separate, so that many groups share one fdatasync: ``sync_begin`` notes
-what a sync will cover, its ``run`` blocks and belongs on another thread, ``sync_finish`` takes the
-result. The change to a next file is part of such a sync: appends go on in the new file, which gets
-its name when all before it is durable (``Roll``). Sealing is split in the same way, and what
-changes MANIFEST because of a snapshot or a trim. Every other call that changes the log comes from
-one thread; ``read``, ``scan`` and ``seek_time`` may come from any.
+Threads. Appending and syncing are separate, so that many groups share one fdatasync: ``sync_begin``
+notes what a sync will cover, its ``run`` blocks and belongs on another thread, ``sync_finish``
+takes the result. The change to the next file is part of such a sync: appends continue in the new
+file, which gets its name when everything before it is durable (``Roll``). Sealing is split in the
+same way, and so is a change of MANIFEST for a snapshot or a trim (``ManifestFile``), which takes
+several syncs. Every other call that changes the log comes from one thread; ``read``, ``scan`` and
+``seek_time`` may come from any.
+
+Raft counts proposals, the log counts entries; a proposal is one group. ``Proposals`` is the log by
+proposal number. It reads past the commit index, so only the thread that changes the log uses it.
 
 Failure: a full disk refuses the write that met it and everything before it stays (``DiskFull``).
 Any other failed write or sync leaves unknown bytes on disk, so the log refuses all further writes
-(``LogFailed``) until it is opened again and finds out.
-
-Write guard
------------
-What becomes of a log whose write has failed.
-
-A full disk is the caller's to wait out: everything before the write stays. Any other failure leaves
-unknown bytes on disk, and from then on everything that would write is refused until the log is
-opened again.
-
-Manifest file
--------------
-The MANIFEST of an open log: what it says, and the one change of it that may be under way.
-
-Replacing it takes two syncs, and removing what it has let go of a few more: too long for the thread
-that owns the log. So a change is begun there, done by a job on any thread, and taken back there.
-``content`` is the new one from the beginning, so that nobody goes for a file that is about to be
-removed; a full disk brings the old one back.
-
-One change at a time: who makes the next one settles the last, which may block, and builds on what
-``content`` is then. Used by the thread that owns the log.
-
-Proposals
----------
-Proposals by number: what Raft sees of the log.
-
-Raft counts proposals, the log counts entries; a proposal is one group. Nothing here holds a group:
-a ``ProposalRange`` is a window of numbers that costs nothing to slice, and bytes are read when one
-item is asked for, because Raft libraries like to ask for ``log[n:]`` and use one of it.
-
-Only the thread that changes the log uses this: it goes past the commit index.
+(``LogFailed``) until it is opened again and recovery finds out (``WriteGuard``).
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -76,34 +51,34 @@ from onelog.ual.segments.unsealed import UnsealedSegment
 
 
 class WriteGuard:
-    """One log's answer to errors of its files."""
+    """Turns errors of a log's files into ``DiskFull``, or stops all further writes."""
 
     def __init__(self, space: FreeSpace) -> None:
         self._space = space
         self.failure: str | None = None
 
     def refuse_if_failed(self) -> None:
-        """Raise if nothing may be written any more."""
+        """Raise ``LogFailed`` if an earlier write failed."""
         if self.failure is not None:
             raise LogFailed(f"{self.failure}; open the log again to recover")
 
     def refuse_or_fail(self, what: str, error: OSError) -> NoReturn:
-        """Report an error of something that can be tried again when there is space."""
+        """Raise ``DiskFull`` for a full disk, which allows a retry; otherwise fail."""
         if error.errno in OUT_OF_SPACE:
-            self._space.ask_again()
+            self._space.invalidate()
             raise DiskFull(f"{what}: {error}; free some space") from error
         self.fail(what, error)
 
     @contextmanager
     def fatal_errors(self, what: str) -> Iterator[None]:
-        """Let an error in something that MANIFEST has decided end this log's writing."""
+        """Fail on any error: MANIFEST has already decided on what is done here."""
         try:
             yield
         except OSError as error:
             self.fail(what, error)
 
     def fail(self, what: str, error: OSError) -> NoReturn:
-        """Refuse everything from now on."""
+        """Refuse all further writes."""
         self.failure = f"{what} failed: {error}"
         raise LogFailed(f"{self.failure}; open the log again to recover") from error
 
@@ -112,7 +87,13 @@ class WriteGuard:
 
 
 class ManifestFile:
-    """See the module's text."""
+    """The MANIFEST of an open log, and the one change of it that may be under way.
+
+    The log's thread begins a change, a job on any thread carries it out, and the log's thread
+    finishes it. ``content`` is the new manifest from the beginning, so that nobody opens a file
+    that is about to be removed; a full disk restores the old one. A caller that makes the next
+    change settles the last one first, which may block, and builds on ``content``.
+    """
 
     def __init__(
         self,
@@ -120,14 +101,14 @@ class ManifestFile:
         path: Path,
         content: Manifest,
         guard: WriteGuard,
-        give_back: Callable[[tuple[Segment, ...]], None],
+        restore_segments: Callable[[tuple[Segment, ...]], None],
     ) -> None:
-        """``give_back`` is told of segments that could not be let go of."""
+        """``restore_segments`` receives segments that could not be dropped."""
         self.content = content
         self._files = files
         self._path = path
         self._guard = guard
-        self._give_back = give_back
+        self._restore_segments = restore_segments
         self._under_way: ManifestJob | None = None
 
     def begin(
@@ -138,9 +119,9 @@ class ManifestFile:
         snapshots: tuple[Path, ...] = (),
         added: tuple[Path, ...] = (),
     ) -> ManifestJob:
-        """Return what replaces MANIFEST, and then removes the files of these.
+        """Return the job that replaces MANIFEST and then removes the files of these.
 
-        ``added`` is a new snapshot, which goes if MANIFEST cannot be written.
+        ``added`` is a new snapshot, which is removed if MANIFEST cannot be written.
         """
         self._guard.refuse_if_failed()
         assert self._under_way is None, "the last change is not settled"
@@ -156,11 +137,11 @@ class ManifestFile:
             self._under_way = None
             if not job.is_decided:
                 self.content = job.before
-                self._give_back(job.segments)
+                self._restore_segments(job.segments)
         if job.error is None:
             assert job.is_decided, "the job did not run"
         elif job.is_decided:
-            self._guard.fail("remove what MANIFEST has let go of", job.error)
+            self._guard.fail("remove files that MANIFEST no longer lists", job.error)
         else:
             self._guard.refuse_or_fail("write MANIFEST", job.error)
 
@@ -169,7 +150,7 @@ class ManifestFile:
         job = self._under_way
         if job is not None:
             job.run()
-            with suppress(DiskFull):  # whoever began it will hear of it
+            with suppress(DiskFull):  # the caller that began it gets the error
                 self.finish(job)
 
     def save(self, content: Manifest) -> None:
@@ -183,7 +164,7 @@ class ManifestFile:
 
 
 class GroupedLog(Protocol):
-    """What is needed of a log."""
+    """The part of a log that ``Proposals`` needs."""
 
     ring: HotRing
     segments: SegmentSet
@@ -199,7 +180,10 @@ class GroupedLog(Protocol):
 
 
 class ProposalRange(Sequence[bytes]):
-    """The stored groups of the proposals ``numbers``, read one by one when asked for."""
+    """The stored groups of the proposals ``numbers``, each read when it is accessed.
+
+    Slicing is free: Raft libraries like to take ``log[n:]`` and use one item of it.
+    """
 
     __slots__ = ("_read", "numbers")
 
@@ -259,11 +243,11 @@ class Proposals:
         return decode_entry(data).term if data else self._log.segments.read(first_index).term
 
     def of_index(self, index: int) -> int:
-        """Return the proposal of an index that is not sealed, or is the last that is."""
+        """Return the proposal of an index that is unsealed, or the last sealed one."""
         for segment in reversed(self._log.segments.segments):
             assert isinstance(segment, UnsealedSegment), (index, segment.last_index)
             if segment.first_index <= index:
-                return segment.proposal_of(index)
+                return segment.find_proposal(index)
             if segment.first_index == index + 1:
                 return segment.first_proposal - 1
         raise AssertionError(f"index {index} is not in the log")
@@ -292,7 +276,7 @@ class Log:
         self.config = config
         self.notes = segments.notes
         self.commit_index = commit_index
-        # How often a suffix was cut: a position from before a cut means nothing after it.
+        # The number of suffix cuts: a position from before a cut is meaningless after it.
         self.generation = generation
         self._files = files
         self._paths = paths
@@ -308,11 +292,11 @@ class Log:
         self.ring = HotRing(config.ring_bytes, active.last_index + 1)
         self._space = FreeSpace(files, paths.segments, config.free_bytes_min)
         self.guard = WriteGuard(self._space)
-        self._roll: Roll | None = None  # what the next sync has to do before
+        self._roll: Roll | None = None  # the change of files that the next sync must finish
         self.is_sealing = False  # one seal at a time
         manifest = Manifest(self._checkpoint(), None, snapshots, cold, base)
         self.manifest_file = ManifestFile(
-            files, paths.manifest, manifest, self.guard, self._take_back
+            files, paths.manifest, manifest, self.guard, self._restore_segments
         )
 
     @property
@@ -326,12 +310,12 @@ class Log:
 
     @property
     def manifest(self) -> Manifest:
-        """What MANIFEST says, or is about to."""
+        """The content of MANIFEST, including a change under way."""
         return self.manifest_file.content
 
     @property
     def base(self) -> Base | None:
-        """Where the last snapshot stood that a peer sent, if any."""
+        """The end of the last snapshot that a peer sent, if any."""
         return self.manifest.base
 
     @property
@@ -351,7 +335,7 @@ class Log:
 
     @property
     def unsynced_bytes(self) -> int:
-        """How many bytes a power loss could take."""
+        """The number of bytes that a power loss could destroy."""
         closing = 0 if self._roll is None else self._roll.unsynced_bytes
         return closing + self._active.end - self._durable_position
 
@@ -361,7 +345,7 @@ class Log:
         return self._roll is not None or self._active.end > self._durable_position
 
     def has_room(self, size: int) -> bool:
-        """Tell whether a group of so many bytes can be appended without waiting for a sync."""
+        """Return whether a group of ``size`` bytes can be appended without waiting for a sync."""
         if not self.needs_sync:
             return True
         if self.unsynced_bytes + size > self.config.unsynced_bytes_max:
@@ -441,12 +425,12 @@ class Log:
         self.sync_finish(job)
 
     def mark_committed(self, index: int) -> None:
-        """Let readers see everything up to ``index``."""
+        """Make everything up to ``index`` visible to readers."""
         assert self.commit_index <= index <= self.last_index, (self.commit_index, index)
         self.commit_index = index
 
     def mark_applied(self, index: int) -> None:
-        """Say that apply has handled everything up to ``index`` and noted what it found."""
+        """Record that everything up to ``index`` is applied and its notes are made."""
         assert self.applied_index <= index <= self.commit_index, (self.applied_index, index)
         self.applied_index = index
 
@@ -458,7 +442,7 @@ class Log:
             self.sync()
 
     def _begin_roll(self) -> None:
-        """Let the next group go into a new file; the next sync makes the change durable."""
+        """Direct the next group to a new file; the next sync makes the change durable."""
         self.settle_roll()
         active = self._active
         header = SegmentHeader(
@@ -477,12 +461,12 @@ class Log:
         self._durable_position = successor.end
 
     def settle_roll(self) -> None:
-        """Finish a change of files that is under way, on this thread."""
+        """Finish a change of files that is under way; blocks."""
         if self._roll is not None:
             self.sync()
 
     def close_aged(self, now_ns: int) -> None:
-        """Let the active file end if its first entry is older, in log time, than the limit."""
+        """Begin the next file if the active one's first entry is too old in log time."""
         self.guard.refuse_if_failed()
         age_ns = now_ns - self._active.first_timestamp_ns
         if self._active.entry_count and age_ns >= self.config.segment_age_ns_max:
@@ -506,7 +490,7 @@ class Log:
         return None
 
     def seal_finish(self, job: SealJob) -> None:
-        """Put the sealed file in the place of the closed one.
+        """Replace the closed segment with the sealed one.
 
         A full disk leaves the segment closed and readable, and a later seal starts again.
         """
@@ -520,12 +504,12 @@ class Log:
             job.sealed if part is job.segment else part for part in self.segments.segments
         )
         self.segments = self.segments.with_segments(segments)
-        # A reader that still scans the unsealed one looks here before it trusts the notes.
+        # A reader that still scans the unsealed one checks this before it trusts the notes.
         job.segment.sealed = job.sealed
         self.notes.forget_through(job.segment.last_index)
 
     def seal(self) -> int:
-        """Seal everything that can be sealed, on this thread; return how many files it was."""
+        """Seal everything that can be sealed, on this thread; return the number of files."""
         count = 0
         while (job := self.seal_begin()) is not None:
             job.run()
@@ -549,7 +533,7 @@ class Log:
         last = parts[-1]
         assert isinstance(last, UnsealedSegment), "only uncommitted entries are cut"
         removed = self.segments.segments[len(parts) :]
-        proposal = last.proposal_of(index)
+        proposal = last.find_proposal(index)
         assert last.proposal_at(proposal)[0] == index, f"index {index} does not start a group"
         checkpoint = replace(
             self._checkpoint(),
@@ -576,7 +560,7 @@ class Log:
         self.manifest_file.save(replace(self.manifest, cut_from_index=None))
 
     def drop_begin(self, index: int) -> ManifestJob | None:
-        """Let go of the sealed segments that end before ``index``; return what deletes them.
+        """Drop the sealed segments that end before ``index``; return the job that deletes them.
 
         The newest segment with an entry stays: the log must know its last term and time.
         """
@@ -590,7 +574,7 @@ class Log:
             count += 1
         if not count:
             return None
-        # Nobody begins to read them from here on. Until MANIFEST knows, a crash brings them back.
+        # No new reader sees them from here on. Until MANIFEST is written, a crash restores them.
         self.segments = self.segments.with_segments(parts[count:])
         return self.manifest_file.begin(self.checkpointed(), segments=parts[:count])
 
@@ -603,11 +587,11 @@ class Log:
         self.manifest_file.finish(job)
         return len(job.segments)
 
-    def _take_back(self, dropped: tuple[Segment, ...]) -> None:
+    def _restore_segments(self, dropped: tuple[Segment, ...]) -> None:
         self.segments = self.segments.with_segments((*dropped, *self.segments.segments))
 
     def begin_behind(self, base: Base, segments: SegmentSet) -> None:
-        """Go on behind a base whose install (ual/install.py) is durable; all up to it counts."""
+        """Continue after a base whose install (ual/install.py) is durable and applied."""
         active = segments.segments[-1]
         assert isinstance(active, UnsealedSegment), active.path
         self.segments, self.notes, self._active = segments, segments.notes, active
@@ -622,7 +606,7 @@ class Log:
         self.manifest_file.save(self.checkpointed())
 
     def checkpointed(self) -> Manifest:
-        """Return what MANIFEST says, with a checkpoint of now."""
+        """Return the manifest with a checkpoint of now."""
         return replace(self.manifest, checkpoint=self._checkpoint())
 
     def close(self) -> None:
@@ -636,7 +620,7 @@ class Log:
     # Reading. Any thread.
 
     def read(self, index: int) -> Entry:
-        """Return a committed entry, from wherever it is."""
+        """Return a committed entry, from the ring or a segment."""
         if index > self.commit_index:
             raise IndexInFuture(index, self.first_index, self.commit_index)
         data = self.ring.read(index)
@@ -661,9 +645,9 @@ class Log:
         Streams and voids are known up to ``applied_index``; a scan that filters by them ends
         there. Memory stays bounded by a block of entries, however long the range is.
         """
-        # The end first: a log that continues behind a peer's snapshot replaces its segments, then
-        # moves its indexes. The other way round, a thread that reads would take a suffix of the
-        # old segments for committed that never was.
+        # The end first: a log that continues after a peer's snapshot replaces its segments, then
+        # moves its indexes. In the other order, a reader could take an uncommitted suffix of the
+        # old segments for committed.
         end = self.commit_index if stream_id is None and not skip_voids else self.applied_index
         segments = self.segments
         if first_index < segments.first_index:
@@ -704,10 +688,10 @@ class Log:
         )
 
     def _undo_write(self, error: OSError) -> NoReturn:
-        """Take back what a failed append may have left behind the end, and report it."""
+        """Truncate what a failed append may have left after the end, and report the error."""
         try:
             self._active.file.truncate(self._active.end)
-            # Or what was refused could come back behind what is written next.
+            # Without the sync, refused bytes could reappear after what is written next.
             self._active.file.sync()
         except OSError as second:
             self.guard.fail("undo a write", second)

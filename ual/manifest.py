@@ -1,4 +1,4 @@
-"""MANIFEST: what one shard keeps, and how far its log was known to be good.
+"""MANIFEST: which files a shard keeps, and how far its log was known to be good.
 
 A JSON file with a checksum (``ual/json_file.py``), replaced as a whole. It lets recovery tell a
 torn tail from lost data, and readers in other processes learn how far they may read.
@@ -17,10 +17,10 @@ Invariants, checked before every write and after every read:
   without holding it. ``install`` is the intent of taking that over, written together with the base,
   the snapshot and the checkpoint behind it, before any segment is touched, and cleared afterwards.
 
-The failure story: a checkpoint is a lower bound. The log may have grown since it was written, and
-recovery finds that by reading on; but an entry at or below ``durable_index`` was promised, so its
+Failure: a checkpoint is a lower bound. The log may have grown since it was written, and recovery
+finds out by reading further; but an entry at or below ``durable_index`` was promised, so its
 absence is corruption, never a tail. After a crash during a cut the intent says which entries were
-condemned: recovery finishes the cut, and must not take the shortened log for a loss.
+to be dropped: recovery finishes the cut, and must not take the shortened log for a loss.
 """
 
 import re
@@ -91,7 +91,7 @@ class ColdRange:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The end of a group that the log may begin behind, known without its body."""
+    """The end of a group after which a log may begin; the group itself is not in the log."""
 
     index: int
     proposal: int
@@ -101,14 +101,14 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedSegment:
-    """A file that a peer sent; it waits under a name of its own."""
+    """A file that a peer sent and that still has its temporary name."""
 
     first_index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """What an install leaves of the log, and which files take the place of the rest."""
+    """What an install keeps of the log, and which files replace the rest."""
 
     keep_through: int  # sealed files that begin at or below it stay; 0: none
     segments: tuple[ReceivedSegment, ...]  # ascending
@@ -116,11 +116,12 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Everything that a MANIFEST says."""
+    """The content of a MANIFEST."""
 
     checkpoint: Checkpoint
     cut_from_index: int | None = None
     snapshots: tuple[SnapshotRecord, ...] = ()
+    # No server fills it yet: it is for old segments that are kept in an object store.
     cold: tuple[ColdRange, ...] = ()
     base: Base | None = None
     install: Install | None = None
@@ -137,10 +138,10 @@ def decode(path: str, data: bytes) -> Manifest:
 
 
 def load(files: Files, path: Path, *, durable: bool = True) -> Manifest | None:
-    """Read a MANIFEST, or return None where there is none (yet).
+    """Read a MANIFEST; return None if there is none yet.
 
     After a kill the newest MANIFEST may stand in the page cache only, and a power loss would bring
-    back the one before. Whoever is going to act on it, and finish a cut for instance, needs it
+    back the one before. A caller that acts on it, for instance to finish a cut, needs it
     ``durable``; an offline reader does not, and may not be allowed to sync.
     """
     if not files.exists(path):
@@ -242,7 +243,7 @@ def _install(fields: Fields) -> Install:
 
 
 def _broken_rule(manifest: Manifest) -> str | None:
-    """Return the first rule that the manifest breaks. Field by field, the types are right."""
+    """Return the first rule that the manifest breaks; its fields have the right types already."""
     return (
         _broken_checkpoint_rule(manifest.checkpoint, manifest.cut_from_index)
         or _broken_snapshot_rule(manifest.snapshots)

@@ -1,39 +1,28 @@
-"""Recovery: what a shard's segment files hold after any crash, and what must be tidied.
+"""Recovery: find out what a shard's segment files hold after any crash, tidy up, open the log.
+
+``open_log`` is the one way to a writable log, after a clean stop and after any crash: survey, carry
+out the actions, make everything durable, and only then say what is durable.
 
 ``survey`` only reads. It opens sealed files by their tables, scans unsealed ones entry by entry,
 and returns the segments together with the ``Action`` list that makes the directory match them.
-The log carries the list out when it opens; ``onelog log verify`` reports it, and
-``repair`` shows it before doing the same. Surveying again afterwards finds the same log and nothing
-to do.
+``open_log`` carries the list out; ``onelog log verify`` reports it, and ``repair`` shows it before
+doing the same. If carrying it out is interrupted, the next survey makes the list again; afterwards
+a survey finds the same log and nothing to do.
 
-Torn or corrupt. Pages reach the disk in any order, so after a power loss a hole in what was not
-synced may be followed by intact entries. Damage is the harmless tail of interrupted writes unless
-somebody was told that the bytes are safe, and that is known in four ways:
+Torn or corrupt? Pages reach the disk in any order, so after a power loss a hole in unsynced bytes
+may be followed by intact entries. Damage is the harmless tail of interrupted writes unless the
+bytes were reported as safe, and there are four signs of that:
 
 * the damaged index is at or below one recorded as durable (MANIFEST, or the hint in RAFT);
 * a file follows this one: it has its name only after this one was synced to its end;
-* an intact entry stands more than ``unsynced_bytes_max`` behind the damage: never are more bytes
+* an intact entry lies more than ``unsynced_bytes_max`` after the damage: never are more bytes
   unsynced than that, so the damaged ones were synced;
-* the header is bad and something stands behind it: a header is synced before the first entry.
+* the header is bad and bytes follow it: a header is synced before the first entry.
 
-Then it is ``CorruptFile``. Otherwise the file is cut behind its last whole group.
+Then it is ``CorruptFile``. Otherwise the file is cut after its last whole group.
 
-A successor that has not got its name yet (``.flseg.next``) belongs to the log if it goes on where
-the last file ends. If that file has lost its end, the successor is worth nothing and goes too.
-
-Tidying
--------
-What recovery found necessary to make a segment directory match its log, and the doing of it.
-
-The list is made by ``survey``, which only reads. Interrupted, it is made and done
-again; afterwards there is nothing to do.
-
-Opening
--------
-Opening a shard's log: survey, tidy, make durable, and only then say what is durable.
-
-``open_log`` is the one way to a writable log, after a clean stop and after any crash. Offline
-tools that must not change anything use ``survey`` with ``what_is_known``.
+A successor that has not got its name yet (``.flseg.next``) belongs to the log if it continues where
+the last file ends. If that file has lost its end, the successor is useless and is removed too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -76,7 +65,7 @@ from onelog.ual.segments.unsealed import UnsealedSegment
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Remove a file that has no part in the log."""
+    """Remove a file that is not part of the log."""
 
     path: Path
     why: str
@@ -94,7 +83,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Give a successor its name, behind a file that must be durable first."""
+    """Give a successor its name; the file ``behind`` which it comes must be durable first."""
 
     path: Path
     behind: Path
@@ -102,7 +91,7 @@ class Adopt:
 
     @property
     def target(self) -> Path:
-        """The path that it gets."""
+        """The new path."""
         return self.path.with_suffix(Path(SegmentKind.UNSEALED.value).suffix)
 
 
@@ -110,10 +99,10 @@ Action = Remove | Cut | Adopt
 
 
 def carry_out(files: Files, directory: Path, actions: Sequence[Action]) -> None:
-    """Do what a survey found necessary; interrupted, it is surveyed and done again.
+    """Carry out the actions of a survey; after an interruption, survey and carry out again.
 
-    Tombstones are listed last. They go only once the removals before them are durable, or a
-    crash could bring a dropped file back with nothing to say that it was dropped.
+    Tombstones are listed last. They are removed only once the removals before them are durable, or
+    a crash could bring a dropped file back without its tombstone.
     """
     data = [action for action in actions if not _is_tombstone(action)]
     for action in data:
@@ -144,12 +133,12 @@ def _is_tombstone(action: Action) -> bool:
 
 # Recovery
 
-# The search for an intact entry behind damage looks at every byte offset; in pieces, so that
-# the columns it compares stay small.
+# The search for an intact entry after damage tries every byte offset, in pieces, so that the
+# columns it compares stay small.
 SEARCH_SIZE = 4 << 20
 
-# Bytes that look like a header cost a checksum of what they claim to be. By chance hardly any do;
-# a file made of them would keep the search busy for hours.
+# Bytes that look like a header cost the checksum of a payload. Few do by chance, but a file made of
+# them would keep the search busy for hours.
 SEARCH_CHECKSUM_FACTOR = 8
 
 ORPHAN = "begun behind something that was not synced and is gone"
@@ -157,7 +146,7 @@ ORPHAN = "begun behind something that was not synced and is gone"
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is recorded outside the segments (MANIFEST and the hint in RAFT)."""
+    """What MANIFEST and the hint in RAFT record about the segments."""
 
     first_index: int | None  # the first index that must be there; None: not recorded
     first_proposal: int
@@ -171,7 +160,7 @@ class Known:
 
 @dataclass(slots=True)
 class Survey:
-    """The segments of a shard and what must be tidied; ``foreign`` names are left alone."""
+    """The segments of a shard and the actions to tidy up; ``foreign`` names are left alone."""
 
     segments: list[Segment]
     actions: list[Action]
@@ -179,17 +168,17 @@ class Survey:
 
     @property
     def cut_bytes(self) -> int:
-        """How many bytes of torn writes are to be cut."""
+        """The number of bytes of torn writes to be cut."""
         return sum(
             action.size_before - action.size for action in self.actions if isinstance(action, Cut)
         )
 
 
-def survey(files: Files, directory: Path, known: Known, *, sets_aside: bool = False) -> Survey:
+def survey(files: Files, directory: Path, known: Known, *, allow_damaged: bool = False) -> Survey:
     """Read a shard's segment directory; raise a ``DataError`` for anything but a torn tail.
 
-    With ``sets_aside``, a sealed file that cannot be opened has a stand-in that serves nothing, if
-    what is around it tells which entries it must hold.
+    With ``allow_damaged``, a sealed file that cannot be opened is replaced by a ``DamagedSegment``
+    that serves nothing, if its neighbours show which entries it must hold.
     """
     names, found = sort_names(files, directory)
     found.actions.extend(finish_deletions(directory, names, known))
@@ -201,10 +190,10 @@ def survey(files: Files, directory: Path, known: Known, *, sets_aside: bool = Fa
         try:
             sealed.append(SealedSegment.open(files, directory / name))
         except CorruptFile as error:
-            if not sets_aside:
+            if not allow_damaged:
                 raise
             broken[len(sealed)] = error
-            sealed.append(_nameless(directory / name, error))
+            sealed.append(_make_placeholder(directory / name, error))
     unsealed = {
         first: directory / name
         for first, name in names[SegmentKind.UNSEALED].items()
@@ -224,7 +213,7 @@ def survey(files: Files, directory: Path, known: Known, *, sets_aside: bool = Fa
     return found
 
 
-def _nameless(path: Path, error: CorruptFile) -> DamagedSegment:
+def _make_placeholder(path: Path, error: CorruptFile) -> DamagedSegment:
     parsed = parse_segment_name(path.name)
     assert parsed is not None, path
     return DamagedSegment(path, SegmentHeader(0, 0, parsed[0], 0), error.rule, error.offset)
@@ -233,11 +222,11 @@ def _nameless(path: Path, error: CorruptFile) -> DamagedSegment:
 def _stand_in(
     files: Files, segments: Sequence[Segment], at: int, error: CorruptFile
 ) -> DamagedSegment:
-    """Say by its header, if that is good, and by its neighbours what a damaged file must hold."""
+    """Derive what a damaged file must hold from its header, if good, and its neighbours."""
     path = segments[at].path
     before = segments[at - 1] if at else None
     if at + 1 == len(segments):
-        raise error  # nothing tells where it ends
+        raise error  # its end is unknown
     after = segments[at + 1]
     first_index, shard = segments[at].first_index, after.header.shard
     try:
@@ -262,7 +251,7 @@ def _stand_in(
 
 
 def sort_names(files: Files, directory: Path) -> tuple[dict[SegmentKind, dict[int, str]], Survey]:
-    """Return the names by kind, each by first index in numeric order."""
+    """Return the names by kind, then by first index in numeric order; and an empty survey."""
     names: dict[SegmentKind, dict[int, str]] = {kind: {} for kind in SegmentKind}
     foreign: list[str] = []
     for name in files.list(directory):
@@ -280,7 +269,7 @@ def finish_deletions(
 ) -> list[Remove]:
     """List what interrupted drops, compactions, cuts and transfers left behind.
 
-    In the midst of an install, files that a peer sent count as sealed under the names they have.
+    During an install, files that a peer sent count as sealed under their temporary names.
     """
     actions: list[Remove] = []
     received = names[SegmentKind.RECEIVED]
@@ -296,8 +285,8 @@ def finish_deletions(
         for name in names[SegmentKind.COMPACTING].values()
     )
     sealed = names[SegmentKind.SEALED]
-    # A segment ends where the next one starts, so its successor tells whether all of it lies
-    # below the recorded start of the log.
+    # A segment ends where the next one starts, so the next one shows whether all of it is below
+    # the recorded start of the log.
     firsts = sorted([*sealed, *names[SegmentKind.UNSEALED]])
     successors = dict(pairwise(firsts))
     for first, name in sealed.items():
@@ -327,9 +316,9 @@ def finish_deletions(
 def settle_install(
     directory: Path, names: dict[SegmentKind, dict[int, str]], install: Install
 ) -> list[Remove]:
-    """List what an install replaces, and make ``names`` what it leaves.
+    """List the files that an install replaces, and reduce ``names`` to those that it keeps.
 
-    All unsealed files go: nothing is appended behind a new base before the intent is cleared.
+    All unsealed files go: nothing is appended after a new base before the intent is cleared.
     """
     sealed, received = names[SegmentKind.SEALED], names[SegmentKind.RECEIVED]
     taken = {segment.first_index for segment in install.segments}
@@ -347,7 +336,7 @@ def settle_install(
 
 
 def finish_install(files: Files, directory: Path, install: Install) -> None:
-    """Carry out an install that MANIFEST has decided; interrupted, it is done again."""
+    """Carry out an install that MANIFEST has decided on; may be repeated after a crash."""
     names, _ = sort_names(files, directory)
     received = names[SegmentKind.RECEIVED]
     for action in settle_install(directory, names, install):
@@ -362,7 +351,7 @@ def finish_install(files: Files, directory: Path, install: Install) -> None:
 def _scan_unsealed(
     files: Files, paths: dict[int, Path], known: Known, actions: list[Action]
 ) -> list[UnsealedSegment]:
-    """Scan the unsealed files in order; everything behind their whole groups is to be cut."""
+    """Scan the unsealed files in order; everything after their whole groups is to be cut."""
     segments: list[UnsealedSegment] = []
     firsts = list(paths)
     for number, (first, path) in enumerate(paths.items()):
@@ -406,7 +395,7 @@ def _adopt(
     known: Known,
     actions: list[Action],
 ) -> None:
-    """Take a successor over that goes on where the last file ends; remove any other."""
+    """Adopt a successor that continues where the last file ends; remove any other."""
     last = segments[-1] if segments else None
     header = None
     if last is not None:
@@ -429,7 +418,7 @@ def _adopt(
 
 
 def successor_header(files: Files, path: Path, expected: SegmentHeader) -> SegmentHeader | None:
-    """Return the header of a successor, if it is the one that must follow."""
+    """Return the header of a successor if it matches the expected one, else None."""
     try:
         header = SegmentHeader.decode_identity(
             str(path), files.open_read(path).read(HEADER_SIZE, 0)
@@ -446,7 +435,7 @@ def successor_header(files: Files, path: Path, expected: SegmentHeader) -> Segme
 def scan_file(
     files: Files, segment: UnsealedSegment, size: int, last_index_max: int | None
 ) -> EntryError | None:
-    """Add the file's whole groups to ``segment``; return what stopped before the file's end."""
+    """Add the file's whole groups to ``segment``; return the error that ended the scan early."""
     if size <= HEADER_SIZE:
         return None
     view = files.map(segment.path)
@@ -488,12 +477,12 @@ def refuse_corruption(
 
 
 def _find_entry(view: memoryview, start: int, index_min: int) -> int | None:
-    """Return the offset of some intact entry at or behind ``start``, of ``index_min`` or later."""
+    """Return the offset of an intact entry at or after ``start``, of ``index_min`` or later."""
     index_max = index_min + len(view) // ENTRY_HEADER_SIZE
     budget = SEARCH_CHECKSUM_FACTOR * len(view)
     while start + ENTRY_HEADER_SIZE <= len(view):
         stop = min(start + SEARCH_SIZE, len(view) - ENTRY_HEADER_SIZE + 1)
-        # The headers as they would be if an entry began at every byte of the piece.
+        # One header per byte of the piece, as if an entry began at each.
         headers = np.ndarray((stop - start,), ENTRY_DTYPE, view, start, (1,))
         plausible = (headers["index"] >= index_min) & (headers["index"] <= index_max)
         plausible &= headers["flags"] <= FLAGS_KNOWN
@@ -504,7 +493,7 @@ def _find_entry(view: memoryview, start: int, index_min: int) -> int | None:
             index = int.from_bytes(view[offset + 16 : offset + 24], "little")
             budget -= ENTRY_HEADER_SIZE + int(headers["payload_len"][at])
             if budget < 0:
-                return offset  # made to look like entries: whatever it is, no torn write
+                return offset  # made to look like entries, so not a torn write
             try:
                 check_entry(view, offset, index)
             except EntryError:
@@ -519,7 +508,7 @@ def _check_range(directory: Path, segments: list[Segment], known: Known) -> None
     if segments:
         lowest = segments[0].first_index
         expected = lowest if known.first_index is None else known.first_index
-        # The start may be lower than recorded: a drop was recorded and not carried out yet.
+        # The start may be lower than recorded: a drop was recorded but not carried out yet.
         check_touching(directory, segments, min(lowest, expected))
     last_index = segments[-1].last_index if segments else (known.first_index or 1) - 1
     if last_index < known.durable_index:
@@ -536,22 +525,22 @@ def open_log(
     *,
     shard: int,
     config: LogConfig | None = None,
-    sets_aside: bool = False,
+    allow_damaged: bool = False,
 ) -> tuple[Log, Survey]:
-    """Recover a shard's log; also return what recovery found and tidied.
+    """Recover a shard's log; also return the survey that was carried out.
 
     Interrupted cuts, drops and seals are finished, a torn tail is cut, a missing MANIFEST is made
     again; anything worse is a ``DataError`` and the directory is left as it was.
 
-    ``sets_aside``: damaged sealed files pass, see ``survey``.
+    ``allow_damaged``: damaged sealed files are tolerated, see ``survey``.
     """
     config = config or LogConfig()
     manifest, hint = load_manifest(files, paths.manifest), hard_state.hint
     if manifest is not None and manifest.install is not None:
         finish_install(files, paths.segments, manifest.install)
         manifest = replace(manifest, install=None)
-    known = what_is_known(manifest, hint, config.unsynced_bytes_max)
-    found = survey(files, paths.segments, known, sets_aside=sets_aside)
+    known = combine_known(manifest, hint, config.unsynced_bytes_max)
+    found = survey(files, paths.segments, known, allow_damaged=allow_damaged)
     for segment in found.segments:
         if segment.header.shard != shard:
             rule = f"belongs to shard {segment.header.shard}, not to shard {shard}"
@@ -587,14 +576,14 @@ def open_hard_state(files: Files, paths: ShardPaths) -> HardStateFile:
     return HardStateFile.open(files, paths.hard_state, create=not files.list(paths.segments))
 
 
-def what_is_known(manifest: Manifest | None, hint: Hint | None, unsynced_bytes_max: int) -> Known:
-    """Return what is recorded about a log outside its segments."""
+def combine_known(manifest: Manifest | None, hint: Hint | None, unsynced_bytes_max: int) -> Known:
+    """Combine what MANIFEST and the hint record about a log."""
     if manifest is None:
         durable_index, generation = (hint.durable_index, hint.generation) if hint else (0, 0)
         return Known(None, 1, durable_index, generation, None, unsynced_bytes_max)
     checkpoint = manifest.checkpoint
     durable_index = checkpoint.durable_index
-    # A hint from before the last cut speaks of entries that are gone.
+    # A hint from before the last cut is about entries that are gone.
     if hint is not None and hint.generation == checkpoint.generation:
         durable_index = max(durable_index, hint.durable_index)
     return Known(
@@ -614,9 +603,8 @@ def _open_for_append(
 ) -> Iterator[Segment]:
     """Yield the surveyed segments, unsealed ones writable and durable, with an active one last.
 
-    A process that was killed leaves written bytes and names in the kernel's hands. They look
-    complete to this process and would be lost with the power, so they are synced before anybody
-    is told that they are durable.
+    A killed process leaves written bytes and names in the page cache. They look complete and would
+    be lost with the power, so they are synced before anything is reported as durable.
     """
     for segment in segments:
         if isinstance(segment, UnsealedSegment):
@@ -636,7 +624,7 @@ def _open_for_append(
     elif isinstance(last, DamagedSegment):
         last.refuse()
     elif not isinstance(last, UnsealedSegment):
-        if last.is_compacted:  # only old segments are, so others have followed it
+        if last.is_compacted:  # only old segments are compacted, so others followed it
             raise MissingSegment(str(directory), last.last_index + 1, last.last_index + 1)
         first_proposal = last.first_proposal + last.proposal_count()
         header = SegmentHeader(shard, last.segment_id + 1, last.last_index + 1, first_proposal)

@@ -2,7 +2,7 @@
 
 A fixed anonymous map holds the stored bytes of entries back to back and wraps around; a fixed
 array holds where each entry starts. Positions never wrap: they count all bytes ever appended, so
-a slot that was overwritten cannot be mistaken for a live one. Invariants:
+an overwritten slot cannot be mistaken for a live one. Invariants:
 
 * ``first_index <= index < next_index`` are exactly the entries that can be read.
 * ``starts[i]`` is set for every readable ``i`` and for ``next_index``: an entry ends where the
@@ -10,7 +10,7 @@ a slot that was overwritten cannot be mistaken for a live one. Invariants:
 * ``next position - position of first_index <= size_bytes``, and there is always a free slot.
 
 One thread appends; any thread reads. The writer moves ``first_index`` up *before* it overwrites,
-and a reader looks at ``first_index`` again *after* it copied, so overwritten bytes are never
+and a reader checks ``first_index`` again *after* it copied, so overwritten bytes are never
 returned. A group that does not fit empties the ring: its entries are read from the segment.
 """
 
@@ -22,7 +22,7 @@ from onelog.ual.entry import Group
 
 SIZE_BYTES_MIN = 4096
 
-# One slot per so many bytes. Entries smaller than this on average are bounded by slots, larger
+# One slot per this many bytes. Entries smaller than this on average are bounded by slots, larger
 # ones by bytes; the array then costs an eighth of the ring.
 BYTES_PER_SLOT = 64
 
@@ -45,7 +45,7 @@ class HotRing:
 
     @property
     def memory_bytes(self) -> int:
-        """What the ring takes, whether it is full or not."""
+        """The memory that the ring takes, full or not."""
         return self.size + self._starts.itemsize * len(self._starts)
 
     def append(self, group: Group) -> None:

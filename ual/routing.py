@@ -1,10 +1,10 @@
-"""Where a name lives: routing key, partition, shard.
+"""Routing: from a name to its routing key, partition and shard.
 
 Clients and servers compute this on their own and must agree for as long as a cluster lives, so
 these functions are part of the file format: a change would strand every key already written.
 
-Partitions stand between names and shards so that what is counted and moved later is a partition,
-not a name. Shards take partitions in turn, which keeps them equal within one partition.
+Partitions stand between names and shards, so that later a partition is counted and moved, not a
+name. Partitions are dealt to shards in turn, so shards differ by at most one partition.
 """
 
 from collections.abc import Iterable
@@ -32,11 +32,11 @@ def routing_key(name: bytes) -> bytes:
 
 
 def routing_keys(names: Iterable[bytes]) -> set[bytes]:
-    """Return the routing keys of many names; a tag that most of them share is found at once."""
+    """Return the routing keys of many names; a tag shared by most of them is found fast."""
     found: set[bytes] = set()
     tagged: bytes | None = None
     for name in names:
-        # A name has this tag if its first brace begins it; from -1 on there is no room for one.
+        # A name has this tag if the tag begins at its first brace; at -1 (no brace) it never fits.
         if tagged is not None and name.startswith(tagged, name.find(b"{")):
             continue
         key = routing_key(name)

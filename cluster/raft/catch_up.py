@@ -1,26 +1,23 @@
-"""What a leader ships to peers that lack what its log no longer has: a book without any I/O.
+"""Catching up by snapshot: what a leader ships, and how a peer fetches it. No I/O, no clock.
 
-A peer that is behind is told of a snapshot with every heartbeat and fetches it, and the entries up
-to it, at its own pace. From its first fetch on the shipment is *open*: the same snapshot is offered
-until it is confirmed, and the log is kept from where it began then (``floor``), so that neither
-what is being fetched nor what Raft sends next is dropped meanwhile. Invariants:
+``Shipments`` is the leader's side. A peer that lacks what the leader's log no longer has is offered
+a snapshot with every heartbeat and fetches it, and the entries up to it, at its own pace. From its
+first fetch on the shipment is *open*: the same snapshot is offered until it is confirmed, and the
+log is kept from the index where it began then (``floor``), so that neither what is being fetched
+nor what Raft sends next is dropped meanwhile. Invariants:
 
 * A shipment is open for a bounded time only. One that makes no progress for ``give_up_s`` is given
-  up, and what it pinned is free; whoever comes back begins again. A peer that begins again does not
-  count as making progress for ever (``RESTARTS_MAX``).
+  up, and its pin is released; the peer may begin again. A peer that keeps beginning again does not
+  count as making progress (``RESTARTS_MAX``).
 * A confirmed peer stays pinned until it has what was committed when it confirmed: under load the
   log could otherwise be trimmed past it again and again.
-* Only leaders ship snapshots; with the leadership all shipments end.
+* Only leaders ship snapshots; all shipments end with the leadership.
 
-Fetching
---------
-Fetching one piece, a snapshot or a sealed range, chunk by chunk: no I/O, no clock of its own.
-
-The receiver asks for bytes by their place and has a bounded number of them on the way. What does
-not come is asked for again, what comes twice or unasked is dropped. So loss, repetition, another
-order and a new connection need no handling of their own. If the sender's piece turns out to be
-another one than at the start (it was restarted, or its segments have changed), the piece begins
-again.
+``PieceFetch`` is the receiver's side: it fetches one piece, a snapshot or a sealed range, chunk by
+chunk. It requests bytes by offset, with a bounded number on the way. A chunk that does not arrive
+is requested again, one that arrives twice or unasked is dropped. So loss, repetition, reordering
+and a new connection need no handling of their own. If the sender's piece turns out to be another
+one than at the start (it was restarted, or its segments have changed), the piece begins again.
 """
 
 from collections.abc import Callable
@@ -36,7 +33,7 @@ RESTARTS_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A snapshot and what there is of the log up to it."""
+    """A snapshot that a leader offers, and the size of the log up to it."""
 
     index: int
     proposal: int
@@ -46,7 +43,7 @@ class Offered:
     log_bytes: int
 
     def message(self, term: int, round_: int, commit: int) -> Offer:
-        """Return what a leader tells a peer of it."""
+        """Return the message that offers it to a peer."""
         return Offer(
             term,
             round_,
@@ -82,7 +79,7 @@ class Shipment:
 
 @dataclass(slots=True)
 class Shipments:
-    """See the module's text."""
+    """The shipments of a leader, by peer; see the module."""
 
     config: ShippingConfig
     open: dict[UUID, Shipment] = field(default_factory=dict)
@@ -100,7 +97,7 @@ class Shipments:
             self.open[peer_id] = Shipment(offered, pin_index, now_s)
 
     def fetched(self, peer_id: UUID, fetch: Fetch, now_s: float) -> None:
-        """Note a fetch: of a place further on it is progress."""
+        """Note a fetch; one further on than before is progress."""
         shipment = self.open.get(peer_id)
         if shipment is None:
             return
@@ -114,10 +111,10 @@ class Shipments:
         shipment.place, shipment.moved_s = place, now_s
         shipment.done_bytes += fetch.length
 
-    def advance(self, now_s: float, match_of: Callable[[UUID], int], commit: int) -> None:
-        """End what is complete, and what makes no progress."""
+    def advance(self, now_s: float, find_match: Callable[[UUID], int], commit: int) -> None:
+        """End shipments that are complete, and those without progress."""
         for peer_id, shipment in list(self.open.items()):
-            match = match_of(peer_id)
+            match = find_match(peer_id)
             if match > shipment.match:
                 shipment.match, shipment.moved_s = match, now_s
             if shipment.target is None and match >= shipment.offered.proposal:
@@ -130,7 +127,7 @@ class Shipments:
                 self.given_up += 1
 
     def clear(self) -> None:
-        """Forget everything: somebody else leads."""
+        """Drop all shipments: this member no longer leads."""
         self.open.clear()
 
     @property
@@ -144,7 +141,7 @@ class Shipments:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is fetched; see ``Fetch``."""
+    """The snapshot or range to fetch; see ``Fetch``."""
 
     is_snapshot: bool
     first_index: int
@@ -152,12 +149,12 @@ class Wanted:
     proposal: int
 
 
-class Taken(Enum):
-    """What became of a chunk."""
+class ChunkOutcome(Enum):
+    """The outcome of a received chunk."""
 
     DROPPED = "dropped"
     KEPT = "kept"
-    CHANGED = "changed"  # the sender has another piece now: everything again
+    CHANGED = "changed"  # the sender has another piece now: begin again
 
 
 class PieceFetch:
@@ -181,11 +178,11 @@ class PieceFetch:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every byte has come."""
+        """Whether every byte has arrived."""
         return self.size is not None and self.received_bytes == self.size
 
     def due(self, term: int, now_s: float, held: int) -> list[Fetch]:
-        """Return what to ask for now; ``held``: chunks that came and are not written yet."""
+        """Return the fetches to send now; ``held``: chunks that arrived and are not written yet."""
         config = self._config
         offsets = [at for at, asked_s in self._asked.items() if now_s - asked_s >= config.retry_s]
         if self.size is None:
@@ -222,20 +219,20 @@ class PieceFetch:
             wanted.last_index,
         )
 
-    def take(self, chunk: Chunk, now_s: float) -> Taken:
-        """Look at a chunk; if it is kept, its data belongs at its offset in the piece."""
+    def take(self, chunk: Chunk, now_s: float) -> ChunkOutcome:
+        """Check a received chunk; if it is kept, write its data at its offset in the piece."""
         if not self.is_for(chunk) or chunk.offset not in self._asked:
-            return Taken.DROPPED
+            return ChunkOutcome.DROPPED
         config = self._config
         if len(chunk.data) != min(config.chunk_bytes, chunk.size - chunk.offset):
-            return Taken.DROPPED
+            return ChunkOutcome.DROPPED
         facts = (chunk.piece_first, chunk.piece_last, chunk.size, chunk.tag)
         if self.size is None:
             self.piece_first, self.piece_last, self.size, self._tag = facts
             self._next = config.chunk_bytes
         elif facts != (self.piece_first, self.piece_last, self.size, self._tag):
-            return Taken.CHANGED
+            return ChunkOutcome.CHANGED
         del self._asked[chunk.offset]
         self.received_bytes += len(chunk.data)
         self.last_s = now_s
-        return Taken.KEPT
+        return ChunkOutcome.KEPT

@@ -4,8 +4,8 @@ pysyncobj numbers proposals 1, 2, 3, …; each is one group of the log. An item 
 number, term). A command is one byte of pysyncobj's own (0 data, 1 no-op), then the stored group;
 without that byte, one group in 256 would be taken for a membership change. Invariants:
 
-* Nothing is held twice: items read their bytes from the log when they are asked for.
-* What is in the log stays there until another term takes its place. pysyncobj deletes what follows
+* Nothing is held twice: items read their bytes from the log when they are accessed.
+* An entry stays in the log until one of another term replaces it. pysyncobj deletes what follows
   an append, even if it is the same, and a late duplicate would take acknowledged entries with it;
   so ``deleteEntriesFrom`` does nothing, and ``add`` cuts only where the terms differ.
 * What a peer sent is verified as a whole before any of it is stored, and before anything is cut for
@@ -15,7 +15,7 @@ without that byte, one group in 256 would be taken for a membership change. Inva
 * The window may begin at a proposal whose body is not in the log: the base of a snapshot that a
   peer sent (``begin_at_base``). Its number, term and time are known, and Raft needs no more of it.
 * ``membership`` is that of the newest ``raft_config`` in the log, after each add and cut. On the
-  leader such an entry is durable before anybody hears of it: its author can always be elected.
+  leader such an entry is durable before any peer receives it: its author can always be elected.
 
 A full disk (``DiskFull``) refuses one ``add``, and what was added before it stays.
 """
@@ -43,7 +43,7 @@ _NOOP = (Draft(TYPE_NOOP, b""),)
 
 
 class Proposal(NamedTuple):
-    """What a leader hands to pysyncobj: entries that have no index, term and time yet."""
+    """What a leader passes to pysyncobj: drafts, without index, term and time."""
 
     drafts: Sequence[tuple[int, bytes, int]]
 
@@ -64,7 +64,7 @@ class Item:
         if at == 2:
             return self.term
         assert at == 0, at
-        return command_of(self._log.proposals.data(self.number))
+        return to_command(self._log.proposals.data(self.number))
 
 
 class Items(Sequence[Item]):
@@ -90,7 +90,7 @@ class Items(Sequence[Item]):
 
 
 class RaftJournal:
-    """See the module's text. ``is_leading`` says whether ``add`` stamps or verifies."""
+    """See the module. ``is_leading`` decides whether ``add`` stamps or verifies."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class RaftJournal:
         self._last = self._last_term = 0
         self._last_term_from = 0  # from here on all have the last term, since terms never fall
         self._start_term = 0
-        # What is durable, and of which entry and generation of the log that is the proposal.
+        # The last durable proposal, cached for this durable index and generation of the log.
         self._durable = 0
         self._durable_place = (0, -1)
         if self._is_empty:
@@ -123,7 +123,7 @@ class RaftJournal:
     # What pysyncobj calls
 
     def add(self, command: Any, number: int, term: int) -> None:
-        """Append a proposal; see the module's text for what happens to one that is there."""
+        """Append a proposal; see the module for one whose number is in the log already."""
         try:
             if self._is_empty:
                 assert (command, number, term) == (KIND_NOOP, 1, 0), (number, term)
@@ -140,10 +140,10 @@ class RaftJournal:
         raise AssertionError("pysyncobj tried to clear the log")
 
     def deleteEntriesFrom(self, _at: int) -> None:  # noqa: N802 - pysyncobj's name
-        """Do nothing: ``add`` decides what must go."""
+        """Do nothing: ``add`` decides what is cut."""
 
     def deleteEntriesTo(self, at: int) -> None:  # noqa: N802
-        """Move Raft's own start; what storage keeps is the business of retention."""
+        """Move Raft's own start; retention decides what storage keeps."""
         self.move_start(self.start + at)
 
     def __len__(self) -> int:
@@ -203,18 +203,18 @@ class RaftJournal:
         """The number of the last proposal that this replica has synced."""
         log = self.log
         place = (log.durable_index, log.generation)
-        if place != self._durable_place:  # looked for a dozen times for each group
+        if place != self._durable_place:  # asked for a dozen times per group
             self._durable, self._durable_place = log.proposals.durable, place
         return self._durable
 
     @property
     def membership(self) -> Membership:
-        """Who belongs to the group, by the newest word in the log."""
+        """The membership by the newest ``raft_config`` in the log."""
         return self._memberships[-1][1]
 
     @property
     def membership_number(self) -> int:
-        """The proposal that made it so."""
+        """The proposal with that ``raft_config``."""
         return self._memberships[-1][0]
 
     @property
@@ -223,7 +223,7 @@ class RaftJournal:
         return [number for number, _ in self._memberships]
 
     def recover_membership(self, applied: int, config: bytes) -> None:
-        """Take over the membership that the applied state knows, then what the log has since."""
+        """Start from the membership in the applied state, then read the changes in the log."""
         if config:
             self._memberships = [(0, decode_membership(config))]
         for number in range(max(applied + 1, self.start), self._last + 1):
@@ -232,7 +232,7 @@ class RaftJournal:
                 self._note_membership(number, data)
 
     def begin_at_base(self, config: bytes) -> None:
-        """Go on behind a snapshot that a peer sent, with the membership that it knows."""
+        """Continue after a snapshot that a peer sent, with the membership in it."""
         self._note_last()
         self._find_start()
         founders = self._memberships[0][1]
@@ -240,16 +240,16 @@ class RaftJournal:
         self.on_membership()
 
     def holds(self, number: int, term: int) -> bool:
-        """Tell whether the window has this very proposal."""
-        return self.start <= number <= self._last and self.term_of(number) == term
+        """Return whether the window has the proposal with this number and term."""
+        return self.start <= number <= self._last and self.find_term(number) == term
 
     def check(self, previous: int, groups: Sequence[bytes], term_max: int) -> list[Group]:
-        """Verify groups that a peer sent behind a proposal that is held here.
+        """Verify groups that a peer sent, which follow a proposal that is held here.
 
         Nothing about them is trusted before this. Raises ``EntryError``.
         """
-        index, timestamp_ns = self._end_of(previous)
-        term = self.term_of(previous)
+        index, timestamp_ns = self._find_end(previous)
+        term = self.find_term(previous)
         checked = []
         for data in groups:
             group = check_group(data, 0, index + 1, timestamp_ns, alone=TYPE_RAFT_CONFIG)
@@ -265,9 +265,9 @@ class RaftJournal:
 
     def item(self, number: int) -> Item:
         """Return one item of the window."""
-        return Item(self.log, number, self.term_of(number))
+        return Item(self.log, number, self.find_term(number))
 
-    def term_of(self, number: int) -> int:
+    def find_term(self, number: int) -> int:
         """Return the term of a proposal of the window."""
         if self._last_term_from <= number <= self._last:
             return self._last_term
@@ -276,13 +276,13 @@ class RaftJournal:
         return self.log.proposals.term(number)
 
     def move_start(self, number: int) -> None:
-        """Let the window begin later; raises ``CorruptFile`` if it would begin where rot is."""
+        """Move the start of the window up; raise ``CorruptFile`` if that proposal is damaged."""
         assert self.start <= number <= self._last, (self.start, number, self._last)
         if number not in (self.start, self._last):
-            # Read, not remembered: what is dropped next must not be all that was whole.
+            # Read from disk, not from memory: entries before a damaged one must not be dropped.
             self._start_term = self.log.proposals.term(number)
         else:
-            self._start_term = self.term_of(number)
+            self._start_term = self.find_term(number)
         self.start = number
 
     @property
@@ -290,7 +290,7 @@ class RaftJournal:
         return self.log.last_proposal < self.log.first_proposal and self.log.base is None
 
     def _find_start(self) -> None:
-        """Let the window begin as early as whole groups reach back, or at the log's base."""
+        """Begin the window at the earliest whole group, or at the log's base."""
         log, base = self.log, self.log.base
         start = log.first_proposal
         for segment in log.segments.segments:
@@ -308,12 +308,12 @@ class RaftJournal:
             try:
                 self.start, self._start_term = number, log.proposals.term(number)
             except CorruptFile as error:
-                damage = error  # where a segment has rotted, the window begins behind it
+                damage = error  # the window begins after a damaged segment
             else:
                 return
         raise damage
 
-    def _end_of(self, number: int) -> tuple[int, int]:
+    def _find_end(self, number: int) -> tuple[int, int]:
         """Return the last index of a proposal and the time of that entry."""
         log = self.log
         if number == self._last:
@@ -336,8 +336,8 @@ class RaftJournal:
         assert number == self._last + 1, (number, self._last)
         drafts = _NOOP if command == KIND_NOOP else command.drafts
         group = self.log.append(drafts, term=term, timestamp_ns=self.now_ns())
-        # A change of members counts from here on. A crash before its sync takes back nothing that
-        # was promised: nothing from it on is committed before this replica has synced it.
+        # A change of members takes effect here. A crash before its sync breaks no promise: nothing
+        # from it on is committed before this replica has synced it.
         if group.data[_TYPE_AT] == _CONFIG_TYPE:
             self._note_membership(number, group.data)
 
@@ -347,7 +347,7 @@ class RaftJournal:
         if number <= self._last:
             if number <= self.start:
                 return
-            if self.term_of(number) == term:
+            if self.find_term(number) == term:
                 if self.log.proposals.data(number) != group.data:
                     raise Diverged(number, term)
                 return
@@ -358,7 +358,7 @@ class RaftJournal:
             self._note_membership(number, group.data)
 
     def _cut_from(self, number: int, term: int) -> None:
-        """Let another leader's proposals take the place of these, which nobody committed."""
+        """Cut uncommitted proposals, which another leader's proposals replace."""
         index = self.log.proposals.indexes(number)[0]
         if index <= self.log.commit_index:
             raise Diverged(number, term)
@@ -371,7 +371,7 @@ class RaftJournal:
             self.on_membership()
 
     def _is_committed(self, number: int) -> bool:
-        """Tell whether a proposal will never be cut; what was dropped from the log never will."""
+        """Return whether a proposal is committed, and so is never cut."""
         return number <= self.log.proposals.of_index(self.log.commit_index)
 
     def _note_membership(self, number: int, data: bytes) -> None:
@@ -384,13 +384,13 @@ class RaftJournal:
 
 
 def _membership_in(data: bytes) -> Membership:
-    """Return what a group with a raft_config entry says; raises ``EntryError``."""
+    """Return the membership in a group with a raft_config entry; raise ``EntryError``."""
     try:
         return decode_membership(decode_entries(data)[0].plain_payload())
     except (CorruptPayload, PayloadTooLarge) as error:
         raise CorruptEntry(0, str(error)) from error
 
 
-def command_of(data: bytes) -> bytes:
+def to_command(data: bytes) -> bytes:
     """Return the command of a stored group."""
     return (KIND_NOOP if data[_TYPE_AT] == _NOOP_TYPE else KIND_DATA) + data

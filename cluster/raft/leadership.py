@@ -1,16 +1,16 @@
-"""A leader's view of its peers: what each has, what it is sent next, which questions it answered.
+"""A leader's view of its peers: what each has, what it is sent next, which rounds it answered.
 
 It begins anew with each leadership: what a peer had under an earlier one may have been cut since.
 Invariants:
 
 * A peer is sent each proposal once, in order, unless it asks for an earlier one (a reset). A reset
-  begins a new round, and resets that answer an earlier round are ignored: they speak of what was
-  on its way before.
+  begins a new round, and resets that answer an earlier round are ignored: they are about messages
+  sent before.
 * At most ``window_bytes_max`` are on their way to a peer, and every peer hears something within a
   heartbeat, even one that lacks what the log no longer has.
 * A round is a question to all peers whether this member still leads.
 
-pysyncobj has no part in this: cluster/raft/member.py tells it what peers have.
+pysyncobj is not involved: cluster/raft/member.py passes it what peers have.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -29,7 +29,7 @@ _Number = TypeVar("_Number", int, float)
 
 
 class Leadership:
-    """See the module's text. ``peers`` is kept for followers as well, where it means nothing."""
+    """See the module. Followers keep ``peers`` as well, without using it."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Leadership:
     ) -> None:
         self.peers: dict[UUID, Peer] = {}
         self.round = 0
-        # What a proposal could not be read for; set by who repairs it.
+        # Called when a proposal cannot be read; set by the repairer.
         self.on_damage: Callable[[CorruptFile], None] = lambda _error: None
         self.freshness = Freshness(clock, config.heartbeat_s)
         self.lease = Lease(clock, config.heartbeat_s)
@@ -49,18 +49,18 @@ class Leadership:
         self._journal = journal
         self._clock = clock
         self._send = send
-        # Which snapshot a peer that lacks the window's start is told of; set by who ships them.
+        # Returns the snapshot to offer to a peer that lacks the window's start; set by the shipper.
         self.offer_to: Callable[[UUID], Offered | None] = lambda _peer_id: None
 
     def begin(self) -> None:
-        """Begin to lead, knowing nothing."""
+        """Begin a leadership without any knowledge about peers."""
         following = self._journal.last + 1
         self.peers = {peer_id: Peer(following) for peer_id in self.peers}
         self.freshness.begin_leading()
         self.lease.begin_leading()
 
     def reconfigure(self, peer_ids: Collection[UUID], voter_ids: Collection[UUID]) -> None:
-        """Have these peers, some of whom vote, and forget the others."""
+        """Set the peers and those of them that vote; drop the others."""
         known, following = self.peers, self._journal.last + 1
         self._voter_ids = voter_ids
         self.peers = {each: known.get(each) or Peer(following) for each in peer_ids}
@@ -73,18 +73,20 @@ class Leadership:
 
     def confirmed_round(self) -> int:
         """Return the newest round that a majority, with this member, has answered."""
-        return _of_majority((self.peers[each].round for each in self._voter_ids), self.round)
+        return _reached_by_majority(
+            (self.peers[each].round for each in self._voter_ids), self.round
+        )
 
     @property
     def holds_lease(self) -> bool:
-        """Whether so many have promised to elect nobody else that nobody else can lead."""
+        """Whether promises of a majority hold, so that no other member can be elected."""
         promised_s = (self.peers[each].promised_s for each in self._voter_ids)
-        return self.lease.holds_until(_of_majority(promised_s, float("inf")))
+        return self.lease.holds_until(_reached_by_majority(promised_s, float("inf")))
 
     def received_by_majority(self) -> int:
         """Return the last proposal that a majority, with this member, has written."""
         last = self._journal.last
-        return _of_majority((self.peers[each].received for each in self._voter_ids), last)
+        return _reached_by_majority((self.peers[each].received for each in self._voter_ids), last)
 
     def begin_round(self, commit: int | None) -> None:
         """Begin a round with the next appends; ``commit``: all that is committed, if known."""
@@ -101,7 +103,7 @@ class Leadership:
             self.send_to(peer_id, term, commit, ask=ask)
 
     def send_to(self, peer_id: UUID, term: int, commit: int, *, ask: bool = False) -> None:
-        """Send one peer what it lacks; ``ask``: something, in any case."""
+        """Send one peer what it lacks; ``ask``: at least a heartbeat, even if none is due."""
         journal, peer, now_s = self._journal, self.peers[peer_id], self._clock.now_s()
         due = ask or now_s - peer.spoken_s >= self._config.heartbeat_s * 0.9
         while True:
@@ -113,14 +115,14 @@ class Leadership:
                     self._send(peer_id, offered.message(term, self.round, commit))
                     peer.spoken_s = now_s
                     return
-                previous = journal.last  # a sign of life; it will say that it lacks this
+                previous = journal.last  # a heartbeat; the peer answers that it lacks this
             else:
                 groups = self._take(peer)
             if not groups and not due:
                 return
             try:
-                previous_term = journal.term_of(previous)
-            except CorruptFile as error:  # all that can be said of it is that we live
+                previous_term = journal.find_term(previous)
+            except CorruptFile as error:  # send a plain heartbeat instead
                 self.on_damage(error)
                 previous, groups = journal.last, ()
                 previous_term = journal.last_term
@@ -150,7 +152,7 @@ class Leadership:
         return tuple(groups)
 
     def is_ours(self, ack: Ack, term: int | None) -> bool:
-        """Tell whether an answer is to a leadership of ``term``, and to something it sent."""
+        """Return whether an ack belongs to the leadership of ``term`` and to something it sent."""
         exists = not ack.success or max(ack.next - 1, ack.received) <= self._journal.last
         return term is None or (ack.term == term and exists)
 
@@ -171,7 +173,7 @@ class Leadership:
             peer.rewound(min(ack.next, self._journal.last + 1), self.round)
 
 
-def _of_majority(theirs: Iterable[_Number], own: _Number) -> _Number:
-    """Return what so many of the others have reached that, with this member, they are most."""
+def _reached_by_majority(theirs: Iterable[_Number], own: _Number) -> _Number:
+    """Return the highest value reached by a majority, counting this member."""
     numbers = sorted(theirs, reverse=True)
     return numbers[(len(numbers) + 1) // 2 - 1] if numbers else own

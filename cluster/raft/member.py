@@ -1,56 +1,42 @@
-"""One member of a Raft group: pysyncobj, fenced.
+"""One member of a Raft group: pysyncobj, with protections around it.
 
 This is the only file that touches pysyncobj's private names. They are listed in ``PRIVATE_NAMES``
 and a test compares them with the installed version. Elections, terms, the commit rule and the
-follower's log matching are pysyncobj's; what it gets wrong is put right here:
+follower's log matching are pysyncobj's; what it gets wrong is corrected here:
 
-* It acknowledges what it received; we acknowledge what is synced, and feed a leader the acks of
-  others no further than its own sync has come.
-* It counts votes and acks without asking of whom, of which term, and how often; every message here
-  carries its term, votes are a set, and what is not from a member is dropped, unless it may be
-  from one that was added in a change that this replica missed (``PreVote.may_be_new``).
-* A follower commits up to its last entry, vouched for or not; the commit index of an append is
-  lowered to what that append covers, and that of an offer, which covers nothing, to its own.
-* It has no pre-vote: the question whether it is connected to anybody, which it asks before it
-  stands for election, is answered with the outcome of one.
+* It acknowledges what it received; we acknowledge what is synced, and pass a leader the acks of
+  others only as far as its own sync has come.
+* It counts votes and acks without checking their sender, their term and repetitions; every message
+  here carries its term, votes are a set, and messages from non-members are dropped, unless the
+  sender may have been added in a change that this replica missed (``PreVote.may_be_new``).
+* A follower commits up to its last entry, even if the leader did not vouch for it; the commit index
+  of an append is lowered to what that append covers, and that of an offer, which covers nothing, to
+  the follower's own.
+* It has no pre-vote. Before it stands for election it asks whether it is connected to any node; we
+  answer that question with the outcome of a pre-vote.
 * It rewinds with every ack, pickles, and reads a global clock; sending, applying and time are ours.
-* Its nodes are the other voters; who they are is read from the log (cluster/raft/membership.py).
+* Its nodes are the other voters, which are read from the log (cluster/raft/membership.py).
+
+Snapshots. An offer says that the leader's log begins after the end of this one (``Offers``):
+
+* It vouches for nothing but the snapshot: it never moves the commit index here
+  (``RaftMember.follow``), or a deposed leader would make us apply entries that no other member has.
+* A snapshot of something that this replica has, applied or in its log under the same term, is not
+  taken: the entries after it stay, and Raft continues from there.
+* A confirmation says that everything up to a proposal is durable here and equal to the leader's. It
+  is sent only to the leader whose offer it was, in its term.
+
+Transfer of a leadership under load: hold, wait, hand over, resume. During a transfer the leader
+proposes nothing new, so that the target can catch up (``Hold``); then it asks the target to stand
+for election at once. Both phases are bounded by one election timeout: if the target cannot catch up
+or is not elected, the leader continues as before. Clients see a pause, never an error.
 
 Everything happens inside calls on one thread: ``tick``, ``on_message``, ``on_synced``, ``propose``.
 Calls of different members never nest, which is what lets them share pysyncobj's module globals.
+
 Failure: a message that breaks a rule is dropped and counted; ``refusal`` says why. A full disk
-refuses a proposal, an append or a leadership; what was before stays. Anything else that is raised
-(``LogFailed``, ``Diverged``, an error in apply) means that this replica must stop.
-
-Applier
--------
-What a Raft member tells the replica that it belongs to.
-
-Changing
---------
-Changing the members of a group: what a leader makes sure of before it proposes it.
-
-Offers
-------
-A follower's side of snapshots: what it says to an offer, and what it may confirm.
-
-An offer says that the leader's log begins behind what this one can follow. Invariants:
-
-* It vouches for nothing but the snapshot: what is committed here does not move because of it
-  (``RaftMember.follow``), or a deposed leader would apply what nobody else has.
-* A snapshot of something that this replica has, applied or in its log under the same term, is not
-  taken: what follows it stays, and Raft goes on from there.
-* A confirmation says that everything up to a proposal is durable here and the leader's. It is
-  given to the leader whose offer it was, in its term, and to nobody else.
-
-Transfer
---------
-Handing a leadership over, under load: hold, wait, hand over, resume.
-
-While a transfer is under way the leader proposes nothing new, so that the target can come to have
-everything (``Hold``); then it is asked to stand for election at once. Both phases are bounded by
-one election timeout: if the target cannot catch up or is not elected, the leader goes on as if
-nothing had been asked. Clients see a pause, never an error.
+refuses a proposal, an append or a leadership; everything before it stays. Anything else that is
+raised (``LogFailed``, ``Diverged``, an error in apply) means that this replica must stop.
 """
 
 from collections.abc import Callable, Sequence
@@ -95,13 +81,13 @@ from onelog.ual.errors import CorruptFile, DiskFull, EntryError, GroupTooLarge
 
 
 class Applier(Protocol):
-    """Who learns that proposals are committed, in order, each once."""
+    """The replica of a member: it gets committed proposals, in order, each once."""
 
     def lead(self) -> None:
         """This member is about to lead: its next call may append."""
 
     def heard(self, log_time_ns: int) -> None:
-        """For the leader it is this time now."""
+        """The leader's log time is this now."""
 
     def offered(self, source: UUID, offer: Offer) -> None:
         """The leader offers a snapshot of something that this member's log does not hold."""
@@ -114,7 +100,7 @@ class Applier(Protocol):
 
 
 class Offers:
-    """See the module's text."""
+    """A follower's answers to snapshot offers; see the module."""
 
     def __init__(
         self,
@@ -129,7 +115,7 @@ class Offers:
         self._send = send
 
     def on_offer(self, sender: UUID, offer: Offer) -> None:
-        """Answer a leader that offers a snapshot, and hand on what is worth taking."""
+        """Answer an offer, and pass it on if this replica needs the snapshot."""
         member = self._member
         if not member.accepts_leader(sender, offer.term):
             return
@@ -141,14 +127,14 @@ class Offers:
             self._applier.offered(sender, offer)
 
     def is_held(self, offer: Offer) -> bool:
-        """Tell whether this replica has what the snapshot covers."""
+        """Return whether this replica has what the snapshot covers."""
         member = self._member
         return member.applied >= offer.proposal or member.journal.holds(
             offer.proposal, offer.snapshot_term
         )
 
     def installed(self, source: UUID, offer: Offer, config: bytes) -> None:
-        """Let Raft go on behind a snapshot that was installed, and tell its leader."""
+        """Continue Raft after an installed snapshot, and confirm it to its leader."""
         member = self._member
         member.begin_at_base(config)
         if offer.term == member.term and member.leader_id == source:
@@ -172,11 +158,11 @@ PRIVATE_NAMES = (
 )  # fmt: skip
 
 FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
-TERM_STEP_MAX = 1 << 32  # nobody is so far behind; above a forged term there must be room
+TERM_STEP_MAX = 1 << 32  # no real member is this far behind; leaves room above a forged term
 
 
 class RaftMember(SyncObj):  # type: ignore[misc]
-    """See the module's text."""
+    """One member of a Raft group; see the module."""
 
     def __init__(
         self,
@@ -203,7 +189,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         self._applier = applier
         self._send = send
         self.leadership = Leadership(config, journal, clock, send)
-        self._other_voters: list[UUID] = []  # whom pysyncobj counts beside this member
+        self._other_voters: list[UUID] = []  # the nodes of pysyncobj
         self._votes = Ballot()
         self._pre_vote = PreVote(config, journal, clock, send, is_sticky=protections.sticky_votes)
         self._answering: Append | None = None
@@ -219,7 +205,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         journal.is_leading = lambda: self.state == LEADER
         journal.on_membership = self._reconfigure
         self._reconfigure()
-        if self.membership.voters == (self_id,):  # nobody else could lead: why wait
+        if self.membership.voters == (self_id,):  # no other member could lead: do not wait
             self._SyncObj__raftElectionDeadline = float("-inf")
 
     # State
@@ -236,7 +222,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
 
     @property
     def leader_id(self) -> UUID | None:
-        """Who leads, as far as this member knows."""
+        """The leader, as far as this member knows."""
         leader = self._SyncObj__raftLeader
         return None if leader is None else leader.id
 
@@ -247,7 +233,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
 
     @property
     def commit(self) -> int:
-        """The last proposal that is committed; of a leader's own, no more than it has synced."""
+        """The last committed proposal; as leader, no more than it has synced itself."""
         commit: int = self._SyncObj__raftCommitIndex
         if self.state == LEADER and self.protections.leader_own_sync:
             return min(commit, max(self.journal.durable, self.applied))
@@ -255,7 +241,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
 
     @property
     def membership(self) -> Membership:
-        """Who belongs to the group, by the newest word in this member's log."""
+        """The membership by the newest ``raft_config`` in this member's log."""
         return self.journal.membership
 
     @property
@@ -264,7 +250,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         noop = self._SyncObj__noopIDx
         return self.state == LEADER and noop is not None and self.applied >= noop
 
-    def match_of(self, peer_id: UUID) -> int:
+    def find_match(self, peer_id: UUID) -> int:
         """As leader, return the last proposal that a peer has durably, as far as is known."""
         peer = self.leadership.peers.get(peer_id)
         return peer.match if peer and self.state == LEADER else 0
@@ -272,13 +258,13 @@ class RaftMember(SyncObj):  # type: ignore[misc]
     # What the shard calls
 
     def tick(self) -> None:
-        """Let time pass: elections, heartbeats, stepping down, committing, applying."""
+        """Do what is due: elections, heartbeats, stepping down, committing, applying."""
         running.clock = self.clock
         self.is_due = False
         self.doTick(0)
 
     def propose(self, drafts: Sequence[tuple[int, bytes, int]]) -> tuple[int, int]:
-        """Append a group as leader; return its number and term, which name its outcome."""
+        """Append a group as leader; return its number and term, which identify it."""
         running.clock = self.clock
         if self.state != LEADER:
             raise NotLeader(self.leader_id)
@@ -287,8 +273,8 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             limit = self.config.proposals_waiting_max
             raise ProposalRefused(f"{limit} proposals wait for their commit")
         self._applyCommand(Proposal(drafts), None)
-        # It gives up after a heartbeat's time, having done nothing, if the process was paused at
-        # the wrong moment; then the next proposal's number would be taken for this one's.
+        # If the process was paused at the wrong moment, it gives up after a heartbeat without
+        # appending; then the next proposal would get this number.
         while self.journal.last < number:
             self._checkCommandsToApply()
         return number, self.term
@@ -312,7 +298,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         return self.leadership.confirmed_round()
 
     def on_synced(self) -> None:
-        """The log's durable position has moved: tell the leader, or count it as one."""
+        """The log's durable position has moved: ack it to the leader, or count it as leader."""
         running.clock = self.clock
         if self.state == LEADER:
             for peer_id in self._other_voters:
@@ -324,7 +310,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             self._send(leader_id, vouched.ack(self.journal.durable))
 
     def on_message(self, sender: UUID, message: Message) -> None:
-        """Take a message of a peer; one that is not from a member, or is stale, is dropped."""
+        """Handle a message of a peer; one from a non-member, or a stale one, is dropped."""
         running.clock = self.clock
         if message.term > self.term + TERM_STEP_MAX:
             self._drop(f"term {message.term}, here is {self.term}")
@@ -338,7 +324,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             case Append():
                 try:
                     self._on_append(sender, message)
-                except CorruptFile as error:  # of something applied long ago, which has rotted
+                except CorruptFile as error:  # an entry applied long ago is damaged
                     self.leadership.on_damage(error)
             case Offer():
                 self.offers.on_offer(sender, message)
@@ -382,12 +368,12 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         self.leadership.reconfigure(others, voters)
 
     def _SyncObj__connectedToAnyone(self) -> bool:  # noqa: N802 - asked before an election only
-        """Say whether an election would have a chance; if that is not known, ask the peers."""
+        """Return whether an election could be won; if unknown, ask the peers."""
         if self.self_id not in self.membership.voters:
             self._SyncObj__transferInProgress = False
             return False
         if self._SyncObj__transferInProgress:
-            # What the leader of an earlier term wanted is over: a later one has its lease.
+            # A handover by the leader of an earlier term is void: a later leader has its lease.
             self._SyncObj__transferInProgress = self._is_handed(self.term + 1)
         is_alone = not self._other_voters
         if is_alone or not self.protections.pre_vote or self._SyncObj__transferInProgress:
@@ -398,7 +384,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         return self._pre_vote.would_win(self.term + 1, self._other_voters, timeout_s)
 
     def _is_handed(self, term: int) -> bool:
-        """Tell whether the leader of the term before this one has handed over to this member."""
+        """Return whether the leader of the term before ``term`` has handed over to this member."""
         return self.handed is not None and self.handed.term + 1 == term
 
     def _on_pre_vote_request(self, sender: UUID, request: VoteRequest) -> None:
@@ -434,7 +420,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         self._feed(sender, {"type": "response_vote", "term": vote.term})
 
     def step_down(self) -> None:
-        """Lead no longer."""
+        """Become a follower."""
         if self.state == LEADER:
             self._restart_election_timer()
         self._SyncObj__setState(FOLLOWER)
@@ -442,7 +428,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         self._SyncObj__transferInProgress = False
 
     def _restart_election_timer(self) -> None:
-        """A leader's own timer ran out long ago: having stepped down, it waits like anybody."""
+        """Restart the timer: that of a former leader ran out long ago."""
         timeout_s = self._SyncObj__generateRaftTimeout()
         self._SyncObj__raftElectionDeadline = self.clock.now_s() + timeout_s
 
@@ -470,7 +456,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         try:
             self._feed(sender, message)
         except (DiskFull, GroupTooLarge) as error:
-            # Alive, and following: only this much cannot be kept. It is sent again in time.
+            # Still following; only this append cannot be stored, and it is sent again later.
             self._drop(str(error))
             following = journal.durable + 1
             self._send(sender, Ack(append.term, append.round, following, False, False))
@@ -481,7 +467,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         self.is_due = self.is_due or self.commit > self.applied
 
     def accepts_leader(self, sender: UUID, term: int) -> bool:
-        """Tell whether what a leader says counts here; who leads an older term is told so."""
+        """Return whether to accept a leader's message; a leader of an older term gets ``Stale``."""
         if term < self.term:
             self._send(sender, Stale(self.term))
             return False
@@ -491,19 +477,19 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         return True
 
     def follow(self, leader_id: UUID, term: int, commit: int) -> None:
-        """Take a sign of life of a leader that vouches for nothing in this log."""
+        """Handle a heartbeat of a leader that vouches for nothing in this log."""
         self._pre_vote.heard_leader()
         if self.protections.snapshot_commit_clamp:
             commit = min(commit, self._SyncObj__raftCommitIndex)
         self._feed(leader_id, {"type": "append_entries", "term": term, "commit_index": commit})
 
     def begin_at_base(self, config: bytes) -> None:
-        """Go on behind a snapshot that the log and the state have taken over."""
+        """Continue after a snapshot that was installed in the log and the state."""
         self.journal.begin_at_base(config)
         self._SyncObj__raftLastApplied = self._SyncObj__raftCommitIndex = self.journal.start
 
     def heard_from(self, peer_id: UUID, term: int) -> None:
-        """Take something else that a peer sent for a sign of its life."""
+        """Count any other message of a peer as a sign of life."""
         running.clock = self.clock
         if self.state == LEADER and peer_id in self._other_voters:
             self._SyncObj__lastResponseTime[Node(peer_id)] = self.clock.now_s()
@@ -514,9 +500,9 @@ class RaftMember(SyncObj):  # type: ignore[misc]
     def _SyncObj__getEntries(  # noqa: N802
         self, number: int | None, count: int | None = None, _size_max: int | None = None
     ) -> Any:
-        """Return items; where pysyncobj asks for all from one on, it needs just that one.
+        """Return items; if pysyncobj asks for all from one on, return just that one.
 
-        It would delete what follows an append's previous entry; it must not see that.
+        It would delete the entries after an append's previous entry, so it must not see them.
         """
         journal = self.journal
         if number is None or number < journal.start:
@@ -531,7 +517,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         nextNodeIdx: int | None = None,  # noqa: N803
         success: bool = False,  # noqa: FBT001, FBT002
     ) -> None:
-        """Answer an append: at once, but for no more than is durable."""
+        """Answer an append at once, but acknowledge no more than is durable."""
         append = self._answering
         assert append is not None, "an answer to nothing"
         if success:
@@ -557,12 +543,12 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         try:
             super()._SyncObj__onBecomeLeader()
         except DiskFull as error:
-            # A leader that cannot write is worse than none: let somebody else try.
+            # A leader that cannot write is worse than none: let another member try.
             self.refusal = str(error)
             self.step_down()
 
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
-        """Send every peer what it lacks; as shipped, each ack rewinds and all is sent again."""
+        """Send every peer what it lacks; pysyncobj's own version resends all after each ack."""
         self._SyncObj__newAppendEntriesTime = self.clock.now_s() + self.config.heartbeat_s / 2
         self.leadership.begin_round(self.commit if self.has_applied_noop else None)
         self.leadership.send_all(self.term, self.commit)
@@ -580,7 +566,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         self.leadership.send_to(sender, self.term, self.commit)
 
     def _feed_match(self, peer_id: UUID) -> None:
-        """Tell pysyncobj what a voter has, no further than what is durable here, too."""
+        """Pass pysyncobj what a voter has, but no more than is durable here."""
         match = self.leadership.peers[peer_id].match
         if self.protections.leader_own_sync:
             match = min(match, self.journal.durable)
@@ -592,7 +578,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
 
     def _SyncObj__applyLogEntries(self) -> bool:  # noqa: N802
         """Apply what is committed, for a bounded time; return whether to send for that reason."""
-        # Kept, not only reported: what a leader alone has not synced is not committed later either.
+        # Stored, not only reported: pysyncobj must not count more than this leader has synced.
         commit = self._SyncObj__raftCommitIndex = self.commit
         until_s = self.clock.now_s() + self.config.apply_s_max
         while self._SyncObj__raftLastApplied < commit:
@@ -606,13 +592,13 @@ class RaftMember(SyncObj):  # type: ignore[misc]
                 break
         return False  # followers hear of it with the next group, or the next heartbeat
 
-    # Between the two worlds
+    # Between pysyncobj and us
 
     def _feed(self, sender: UUID, message: dict[str, Any]) -> None:
         self._SyncObj__onMessageReceived(Node(sender), message)
 
     def _from_pysyncobj(self, node: Node, message: dict[str, Any]) -> None:
-        """Translate what pysyncobj sends; what we send ourselves never comes this way."""
+        """Translate and send a message that pysyncobj makes."""
         is_handed = self._is_handed(message["term"])
         self._send(node.id, translated(message, is_handed=is_handed))
 
@@ -629,7 +615,7 @@ def change_membership(member: RaftMember, membership: Membership) -> tuple[int, 
         check_moment(leads=member.has_applied_noop, is_settled=is_settled)
         check_change(member.membership, membership, member.self_id)
     for each in set(membership.voters) - set(member.membership.voters):
-        if member.match_of(each) < member.commit:
+        if member.find_match(each) < member.commit:
             raise MembershipRefused(f"{each} has not caught up yet")
     return member.propose([membership.draft()])
 
@@ -660,15 +646,15 @@ class Transfer:
         self._until_s = self._later_s()
 
     def advance(self) -> bool:
-        """Do what can be done now; tell whether the attempt is over."""
+        """Take the next step if possible; return whether the attempt is over."""
         member = self._member
         if member.state != LEADER or member.term != self._term:
-            return True  # somebody else leads, or soon will
+            return True  # another member leads, or soon will
         if member.clock.now_s() >= self._until_s:
             what = "was not elected in time" if self._is_asked else "did not catch up in time"
             self.error = TransferFailed(f"{self._target} {what}")
             return True
-        if not self._is_asked and member.match_of(self._target) == member.journal.last:
+        if not self._is_asked and member.find_match(self._target) == member.journal.last:
             self._is_asked = True
             self._until_s = self._later_s()
             member.hand_over(self._target, self._hold_ms)

@@ -9,7 +9,7 @@ track of it as entries come and go. Invariants:
 * A learner receives the log and counts nowhere: it does not stand for election, is not asked for
   its vote, and its copy is not part of a majority. (Counting it would let a cluster of one wait
   for a newcomer that has yet to read the whole log.)
-* Addresses travel with the change that adds a member: whoever learns of it can reach it.
+* Addresses travel with the change that adds a member: every replica that reads it can reach it.
 """
 
 import struct
@@ -54,12 +54,12 @@ class Membership:
         learners: Iterable[UUID] = (),
         addresses: Mapping[UUID, str] | None = None,
     ) -> "Membership":
-        """Return the membership of these."""
+        """Return a membership with sorted ids."""
         members = cls(tuple(sorted(voters)), tuple(sorted(learners)))
         return members if addresses is None else members.at(addresses)
 
     def at(self, addresses: Mapping[UUID, str]) -> "Membership":
-        """Return it with these addresses of members, beside those that it has."""
+        """Return it with these addresses added."""
         known = dict(self.addresses) | dict(addresses)
         for address in known.values():
             if not address.isascii() or len(address) > ADDRESS_SIZE_MAX:
@@ -69,7 +69,7 @@ class Membership:
 
     @property
     def members(self) -> tuple[UUID, ...]:
-        """All who receive the log."""
+        """All replicas that receive the log."""
         return self.voters + self.learners
 
     def with_learner(self, member: UUID) -> "Membership":
@@ -90,7 +90,7 @@ class Membership:
         return Membership.of(voters, learners, dict(self.addresses))
 
     def without(self, member: UUID) -> "Membership":
-        """Return it with somebody gone."""
+        """Return it with a member removed."""
         if member not in self.members:
             raise MembershipRefused(f"{member} is not a member")
         if self.voters == (member,):
@@ -117,7 +117,7 @@ def check_moment(*, leads: bool, is_settled: bool) -> None:
 
 
 def check_change(old: Membership, new: Membership, leader: UUID) -> None:
-    """Refuse a change after which majorities need not meet, or the leader has no seat."""
+    """Refuse a change if old and new majorities need not overlap, or the leader would leave."""
     if len(set(old.voters) ^ set(new.voters)) > 1:
         raise MembershipRefused("more than one voter at a time")
     if leader not in new.voters:

@@ -1,8 +1,8 @@
-"""What replicas of one shard say to each other, as values.
+"""The messages between replicas of one shard, as values.
 
 Every message carries the sender's term: an answer from an earlier leadership must not be counted
 in a later one. Positions are proposal numbers. Acks echo the term and the round of the append that
-they answer, so that a leader can tell which of its questions was answered.
+they answer, so that a leader knows which of its rounds was answered.
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ class VoteRequest:
     """A candidate asks for a vote, or (``pre_vote``) whether it would get one.
 
     A pre-vote carries the term that the election would have and changes nothing at the receiver.
-    ``is_handed``: the leader of the term before has handed over to the candidate, so that voters
-    need not stand by it.
+    ``is_handed``: the leader of the term before has handed over to the candidate, so that its
+    voters' promises do not bind them.
     """
 
     term: int
@@ -44,7 +44,7 @@ class Append:
     groups: tuple[bytes, ...]  # each a whole group as it is stored
     commit: int
     echo: int = 0  # a stamp of the receiver: the leader was sure of ``commit`` after it was made
-    log_time_ns: int = 0  # what time it was for the leader; 0: it does not say
+    log_time_ns: int = 0  # the leader's log time; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ class Ack:
     reset: bool
     received: int = 0
     stamp: int = 0  # a number that the leader echoes when it is sure of its commit index
-    promise_ms: int = 0  # for how long after the append came nobody else gets this one's vote
+    promise_ms: int = 0  # how long after the append arrived it votes for nobody else
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """The answer to a message of an older term: whoever leads there must step down."""
+    """The answer to a message of an older term: its leader must step down."""
 
     term: int
 
@@ -78,12 +78,12 @@ class TimeoutNow:
     """The leader hands over: the receiver should start an election at once."""
 
     term: int
-    hold_ms: int = 0  # how long it should keep what it is given, because somebody wants that
+    hold_ms: int = 0  # how long it should keep the leadership, if an operator asked for that
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A leader's sign of life to a peer that lacks what Raft's log no longer has: a snapshot."""
+    """A leader's heartbeat to a peer that needs a snapshot, because the log was trimmed."""
 
     term: int
     round: int
@@ -100,8 +100,8 @@ class Offer:
 class Fetch:
     """A peer asks for some bytes: of a snapshot, or of the entries of a range, as a sealed file.
 
-    A range comes in pieces. Each begins where it is asked for, or later if nothing before that is
-    kept any more, and ends where it suits the sender.
+    A range comes in pieces. Each begins at the requested index, or later if earlier entries are no
+    longer kept; the sender chooses where it ends.
     """
 
     term: int
@@ -115,14 +115,14 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The answer to a fetch, whose place it repeats."""
+    """The answer to a fetch, whose range and offset it repeats."""
 
     term: int
     is_snapshot: bool
     first_index: int
     last_index: int
     offset: int
-    piece_first: int  # what the piece really covers; behind last_index: nothing is left of it
+    piece_first: int  # the range that the piece covers; beyond last_index: nothing is left
     piece_last: int
     size: int  # of the whole piece
     tag: int  # tells two pieces of the same range apart
@@ -131,7 +131,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """The answer to a fetch of something that cannot be had here."""
+    """The answer to a fetch of something that this replica cannot provide."""
 
     term: int
     is_snapshot: bool
@@ -142,7 +142,7 @@ class Unavailable:
 
 @dataclass(frozen=True, slots=True)
 class StateRow:
-    """What a replica's state was: (owner, hash) of each projection that holds something."""
+    """The state hashes of a replica: (owner, hash) of each non-empty projection."""
 
     node_id: UUID
     hashes: tuple[tuple[int, int], ...]
@@ -150,7 +150,7 @@ class StateRow:
 
 @dataclass(frozen=True, slots=True)
 class StateReport:
-    """What states replicas had when they had applied ``index``: the sender's own, or all known."""
+    """State hashes at ``index``: the sender's own, or those of all replicas that it knows."""
 
     term: int
     index: int

@@ -1,59 +1,53 @@
-"""What a leader knows about each of its peers, and what a candidate heard from them.
+"""What a leader knows about its peers: progress, votes, its lease, and the age of states.
 
-Lease
------
-A leader's lease: for how long nobody else can have been elected, so that reads need no round.
+``Peer`` is the progress of one peer, ``Ballot`` counts votes, ``Matched`` is what a follower may
+acknowledge.
 
-A *promise* comes with each ack of an append: the voter that sent it helps to elect nobody for so
-long, counted from when it heard that append (``PreVote.hears_leader``; its own candidacy counts as
-help). The leader does not know when that was, but not before the round of the append was begun. So
-it counts from there, by its own clock, and takes off what the voter's clock may run faster. While
-promises of a majority hold, nobody else leads a later term, nobody else commits, and what this
-leader has applied is all there is.
-
-What it rests on:
+**Lease.** While a leader holds its lease, no other member can have been elected, so reads need no
+round. Each ack of an append carries a *promise*: the voter helps to elect no other member for this
+long after it received that append (``PreVote.hears_leader``; its own candidacy counts as help). The
+leader does not know when that was, but not before the round of the append began. So it counts from
+there, by its own clock, and subtracts what the voter's clock may run faster. While promises of a
+majority hold, no other member leads a later term or commits, and what this leader has applied is
+everything. It rests on this:
 
 * Clocks are trusted in one respect: of two members' monotonic clocks the faster one gains at most
   ``CLOCK_RATE_DIFFERENCE_MAX`` on the slower one. What they show does not matter. A machine that is
   suspended, and whose clock stands still meanwhile, breaks this.
-* A voter that acknowledged anything in this term has not voted in a later one: it would have told
-  the leader so instead. So only its later votes matter, and for those it made the promise.
-* A voter that was started again has forgotten whom it heard, and helps nobody for as long as if it
-  had just heard a leader, unless it never took part in any term.
-* Who is a voter is asked when the lease is, not when promises are made: of the membership in effect
-  and of any other that a successor could know of, majorities meet (cluster/raft/membership.py).
-  That needs a leader that has applied an entry of its term (``ReadRounds.may_look``).
-* A leadership that is handed over is an election in spite of all promises. So the leader gives its
-  lease up before it asks the target, until its term ends: the target may get the message late.
+* A voter that acknowledged anything in this term has not voted in a later one: it would have
+  answered ``Stale`` instead. So only its later votes matter, and those it has promised not to give.
+* A restarted voter does not know which leader it heard, and helps nobody for as long as if it had
+  just heard one, unless it never took part in any term.
+* The voters are determined when the lease is checked, not when promises are made: majorities of the
+  membership in effect and of any other that a successor could know overlap
+  (cluster/raft/membership.py). That needs a leader that has applied an entry of its term
+  (``ReadRounds.may_look``).
+* A handover is an election in spite of all promises. So the leader gives up its lease before it
+  asks the target, until its term ends: the target may get the message late.
 
-The member's clock is looked at in the same step as the state: a process that was stopped in between
-answers with what was true when it looked, and one that was stopped before finds its lease over.
+The clock is read in the same step as the state: a process that was stopped in between answers with
+what was true when it read, and one that was stopped before finds its lease expired.
 
-Staleness
----------
-How old a replica's state is at most, by its own clock and nobody else's.
-
-A replica is *fresh as of* a moment t of its own monotonic clock if it has applied everything that
-was committed anywhere before t. Its state is then at most ``now - t`` old. Nothing is ever
-concluded from when a message arrived: it may have been on its way for long. Instead
+**Staleness.** How old a replica's state is at most, by its own clock only. A replica is *fresh as
+of* a moment t of its own monotonic clock if it has applied everything that was committed anywhere
+before t. Its state is then at most ``now - t`` old. The arrival time of a message proves nothing:
+it may have been on its way for long. Instead
 
 1. a follower puts a *stamp* into its acks, and remembers when it made it: t;
 2. the leader begins a *round* with its next appends, and notes its commit index and the stamps that
-   it had by then. A majority that answers this round, in this term, had not elected anybody else
-   when it answered: so when the round began, after t, nobody could commit beside this leader, and
-   the noted index was all there was. (Without the round, a leader that was replaced and does not
-   know it would vouch for its followers.) A leader that has not applied an entry of its own term
-   does not know what is committed, and notes nothing;
-3. it echoes the stamps of the newest round that was answered. Once the follower has applied what
-   the append that brought the echo says is committed, it is fresh as of t.
+   it had by then. A majority that answers this round, in this term, had not elected another leader
+   when it answered: so when the round began, after t, no other leader could commit, and the noted
+   index was everything. (Without the round, a replaced leader that does not know it would vouch for
+   its followers.) A leader that has not applied an entry of its own term does not know what is
+   committed, and notes nothing;
+3. it echoes the stamps of the newest round that was answered. Once the follower has applied the
+   commit index of the append that brought the echo, it is fresh as of t.
 
-The leader itself is fresh as of the beginning of such a round. What a replica was fresh as of stays
-true whoever leads later, and is lost with the process.
-
-Only differences of one clock are used, so clocks may say what they like as long as they run: on a
-machine whose monotonic clock is one percent slow, a bound is one percent longer, and a suspended
-machine, whose clock stands still, does not notice that it aged. Stamps begin at a
-random number, so that the echo of a stamp of an earlier process is not taken for one of this.
+The leader itself is fresh as of the beginning of such a round. Freshness stays true under later
+leaders, and is lost with the process. Only differences of one clock are used: on a machine whose
+monotonic clock is one percent slow, a bound is one percent longer, and a suspended machine, whose
+clock stands still, does not notice that it aged. Stamps begin at a random number, so that the echo
+of a stamp of an earlier process is not mistaken for one of this process.
 """
 
 from collections import deque
@@ -68,11 +62,11 @@ from onelog.cluster.raft.pysyncobj_seam import Clock
 class Peer:
     """Progress of one peer under the present leadership.
 
-    ``match`` is what the peer has durably, by its own word; what pysyncobj is told of it is never
-    more than what is durable here as well. ``received`` is what it has written, synced or not.
-    ``next`` is what it is sent next; it moves back only on a reset, and each reset begins a new
-    round, so that the answers to what was on its way before do not move it back again.
-    ``promised_s`` is until when it helps to elect nobody else, by our clock.
+    ``match`` is what the peer has durably, by its acks; pysyncobj gets no more of it than is
+    durable here as well. ``received`` is what it has written, synced or not. ``next`` is what it is
+    sent next; it moves back only on a reset, and each reset begins a new round, so that the answers
+    to what was on its way before do not move it back again. ``promised_s`` is when its promise to
+    elect nobody else ends, by our clock.
     """
 
     __slots__ = (
@@ -93,20 +87,20 @@ class Peer:
         self._in_flight: deque[tuple[int, int]] = deque()  # number, size
 
     def sent(self, number: int, size: int) -> None:
-        """Count a proposal as on its way."""
+        """Count a proposal as in flight."""
         self._in_flight.append((number, size))
         self.in_flight_bytes += size
         self.next = number + 1
 
     def confirmed(self, match: int) -> None:
-        """Take the peer's word that it has everything up to ``match`` durably."""
+        """Note that the peer has everything up to ``match`` durably."""
         self.match = max(self.match, match)
         self.next = max(self.next, self.match + 1)
         while self._in_flight and self._in_flight[0][0] <= self.match:
             self.in_flight_bytes -= self._in_flight.popleft()[1]
 
     def rewound(self, following: int, round_: int) -> None:
-        """Forget what is on its way: it is sent again, from ``following`` on, in a new round."""
+        """Forget what is in flight: it is sent again, from ``following`` on, in a new round."""
         self._in_flight.clear()
         self.in_flight_bytes = 0
         self.next = max(following, self.match + 1)
@@ -114,7 +108,7 @@ class Peer:
 
 
 class Ballot:
-    """Who said yes to one question; each counts once, however often it answers."""
+    """The members that said yes to one question; each counts once."""
 
     __slots__ = ("term", "until_s", "yes")
 
@@ -130,14 +124,14 @@ class Ballot:
         self.yes = set()
 
     def add(self, term: int, member: UUID) -> bool:
-        """Count an answer; tell whether it is a new one to the present question."""
+        """Count an answer; return whether it is a new one to the present question."""
         if term != self.term or member in self.yes:
             return False
         self.yes.add(member)
         return True
 
     def has_majority(self, others: Collection[UUID]) -> bool:
-        """Tell whether those who said yes and the one who asked are a majority of all."""
+        """Return whether the yes votes and the asking member are a majority."""
         return len(self.yes.intersection(others)) + 1 > (len(others) + 1) / 2
 
     def close(self) -> None:
@@ -149,8 +143,8 @@ class Ballot:
 class Matched:
     """What a follower may acknowledge: how far its leader has vouched for this log, in one term.
 
-    Within a term this only grows: a leader does not take back what it sent, and a late message
-    takes nothing back either.
+    Within a term this only grows: a leader never revokes what it sent, and a late message cannot
+    lower it.
     """
 
     __slots__ = ("_promise_ms", "_stamp", "number", "round", "term")
@@ -161,13 +155,13 @@ class Matched:
         self._promise_ms = promise_ms
 
     def note(self, term: int, round_: int, number: int) -> int:
-        """Take what an append covered; return how far the leader has vouched by now."""
+        """Note what an append covered; return how far the leader has vouched by now."""
         self.number = max(number, self.number) if term == self.term else number
         self.term, self.round = term, round_
         return self.number
 
     def ack(self, durable: int) -> Ack:
-        """Return what to tell the leader, of whose log this much is durable here."""
+        """Return the ack for the leader, of whose log this much is durable here."""
         following = min(self.number, durable) + 1
         position = (self.term, self.round, following, True, False, self.number)
         return Ack(*position, self._stamp(), self._promise_ms)
@@ -177,14 +171,14 @@ class Matched:
 
 # The clocks of ordinary machines differ by less than a thousandth.
 CLOCK_RATE_DIFFERENCE_MAX = 0.2
-# Rounds are noted when they are at least this part of a heartbeat apart, and so many are kept: the
-# promise in an answer to an older one is over, or nearly.
+# Rounds are noted at least this part of a heartbeat apart, and this many are kept: promises in
+# answers to older ones are expired, or nearly.
 ROUNDS_PER_HEARTBEAT = 5
 ROUNDS_KEPT = 64
 
 
 class Lease:
-    """When a leader's rounds began, and what promises in answers to them are worth."""
+    """When a leader's rounds began, and until when promises in answers to them hold."""
 
     def __init__(self, clock: Clock, heartbeat_s: float) -> None:
         self._clock = clock
@@ -211,19 +205,19 @@ class Lease:
         return float("-inf")
 
     def give_up(self) -> None:
-        """Have no lease any more in this term."""
+        """Hold no lease any more in this term."""
         self._is_given_up = True
 
     def holds_until(self, promised_s: float) -> bool:
-        """Tell whether promises of a majority, which hold until then, are a lease now."""
+        """Return whether promises of a majority that hold until ``promised_s`` are a lease now."""
         return not self._is_given_up and self._clock.now_s() < promised_s
 
 
 # Staleness
 
 STAMP_START_MAX = 1 << 54
-# Stamps and rounds are at least this part of a heartbeat apart, and so many are remembered: the
-# echo of an older stamp is worth nothing, seconds after it was made.
+# Stamps and rounds are at least this part of a heartbeat apart, and this many are kept: the echo of
+# a stamp that is seconds old is useless.
 STAMPS_PER_HEARTBEAT = 5
 STAMPS_KEPT = 256
 _LONG_AGO_S = float("-inf")
@@ -245,14 +239,14 @@ class Freshness:
         self._stamp = int(clock.random() * STAMP_START_MAX)
         self._stamps: dict[int, float] = {}  # when each was made, oldest first
         self._stamped_s = _LONG_AGO_S
-        self._known: list[tuple[float, int]] = []  # fresh as of this when so much is applied
+        self._known: list[tuple[float, int]] = []  # time, and what must be applied
         self._as_of_s = _LONG_AGO_S
         self._rounds: deque[_Round] = deque()  # of this leadership, not answered yet
         self._round_s = _LONG_AGO_S
         self._echoes: Mapping[UUID, int] = {}
 
     def age_s(self, applied: int) -> float:
-        """Return how old the state is at most, with so much applied; infinite if unknown."""
+        """Return the maximum age of the state with ``applied`` applied; infinite if unknown."""
         left = []
         for as_of_s, commit in self._known:
             if commit <= applied:
@@ -300,7 +294,7 @@ class Freshness:
 
     @property
     def wants_round(self) -> bool:
-        """Whether the last round that was noted is so old that another is worth its cost."""
+        """Whether the last noted round is old enough for another."""
         return self._clock.now_s() - self._round_s >= self._period_s
 
     @property

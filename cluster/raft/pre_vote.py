@@ -1,14 +1,13 @@
 """Pre-vote: before a member stands for election it asks whether it would win.
 
-A member that was cut off comes back with a long silence behind it. Without asking first it would
-raise the term and depose a healthy leader. Whoever hears a leader, or has a newer log, says
-nothing; answers count until the asking member's next election timeout. Nothing here changes a
+A member that was cut off has heard no leader for long. Without asking first it would raise the term
+and depose a healthy leader. A member that hears a leader, or has a newer log, does not answer;
+answers count until the asking member's next election timeout. Nothing here changes a
 term or a vote, and nothing is kept on disk.
 
-Whoever hears a leader does not vote for anybody else either, nor stand for election: that is what
-it promises in its acks (cluster/raft/peers.py). A process that was started again does not know whom
-it heard before, and behaves as if it had just heard somebody; if it knows of no term, it heard
-nobody.
+A member that hears a leader does not vote for another one either, nor stand for election: that is
+its promise in its acks (cluster/raft/peers.py). A restarted process does not know which leader it
+heard before, and behaves as if it had just heard one; if it knows of no term, there was none.
 """
 
 from collections.abc import Callable, Collection
@@ -22,7 +21,7 @@ from onelog.cluster.raft.pysyncobj_seam import Clock
 
 
 class PreVote:
-    """One member's questions, and what it answers to those of others."""
+    """One member's pre-votes, and its answers to those of others."""
 
     def __init__(
         self,
@@ -43,13 +42,13 @@ class PreVote:
         self._leader_heard_s = clock.now_s() if has_history else float("-inf")
 
     def heard_leader(self) -> None:
-        """Note a sign of life of a leader: there is nothing to ask."""
+        """Note a sign of life of a leader, and end a pre-vote under way."""
         self._leader_heard_s = self._clock.now_s()
         self._ballot.close()
 
     @property
     def hears_leader(self) -> bool:
-        """Whether a leader spoke not long ago, or may have, to the process before this one."""
+        """Whether a leader was heard recently, or may have been before a restart."""
         return self._clock.now_s() - self._leader_heard_s < self._config.election_s_min
 
     @property
@@ -58,7 +57,7 @@ class PreVote:
         return self._is_sticky and self.hears_leader
 
     def would_win(self, term: int, voters: Collection[UUID], timeout_s: float) -> bool:
-        """Tell whether a majority would vote for this member in ``term``; ask if it is unknown."""
+        """Return whether a majority would vote for this member in ``term``; ask if unknown."""
         ballot, now_s = self._ballot, self._clock.now_s()
         if now_s >= ballot.until_s or ballot.term != term:
             ballot.open(term, now_s + timeout_s)
@@ -77,10 +76,10 @@ class PreVote:
             self._send(sender, Vote(request.term, pre_vote=True))
 
     def may_be_new(self, sender: UUID, message: Message, leader_id: UUID | None) -> bool:
-        """Tell whether a stranger may be heard: it may be a member by a change missed here.
+        """Return whether a non-member's message is accepted: this replica may have missed a change.
 
-        Or a group whose other voters are new could not elect anybody. Only without another leader,
-        and a vote only for a log that has something newer.
+        Otherwise a group whose other voters are new could not elect a leader. Only without another
+        leader, and a vote only for a newer log.
         """
         match message:
             case VoteRequest():

@@ -1,8 +1,8 @@
 """pysyncobj's module globals, its transport and its poller, replaced by ours.
 
-pysyncobj asks for time and chance globally, opens sockets and polls them. Here it gets a clock of
-whichever member is running, a transport that hands its messages to that member, and nothing to
-poll. Its private names are the business of cluster/raft/member.py alone.
+pysyncobj reads time and random numbers from module globals, opens sockets and polls them. Here it
+gets the clock of the member that is running, a transport that passes its messages to that member,
+and nothing to poll. Only cluster/raft/member.py uses its private names.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ NEVER = 10**9  # entries or seconds: log compaction is ours, pysyncobj's would p
 
 
 class Clock(Protocol):
-    """Time and chance, handed in so that a run can be repeated exactly."""
+    """Time and random numbers, passed in so that a run can be repeated exactly."""
 
     def now_s(self) -> float:
         """Return monotonic seconds."""
@@ -30,7 +30,7 @@ class Clock(Protocol):
 
 
 class SharedGlobals:
-    """pysyncobj's module asks for time and chance globally; the member that runs answers."""
+    """pysyncobj's global time and random numbers; those of the running member."""
 
     clock: Clock
 
@@ -94,7 +94,7 @@ class NoPoller:
 
 
 def translated(message: dict[str, Any], *, is_handed: bool) -> VoteRequest | Vote:
-    """Return what pysyncobj sends of its own accord as a message of ours."""
+    """Translate a message that pysyncobj makes into one of ours."""
     term = message["term"]
     match message["type"]:
         case "request_vote":
@@ -103,4 +103,4 @@ def translated(message: dict[str, Any], *, is_handed: bool) -> VoteRequest | Vot
         case "response_vote":
             return Vote(term)
         case other:
-            raise AssertionError(f"pysyncobj sent {other} behind our back")
+            raise AssertionError(f"pysyncobj sent an unexpected {other}")

@@ -6,11 +6,11 @@ index is applied. Reads that arrive while a round is on its way share the next o
 of readers costs one round at a time. A leader notes nothing before the no-op of its term is
 applied: until then it does not know what its predecessors committed.
 
-A leader that is the only voter needs no round: nobody else can lead or commit. Nor does a leader
-with a lease (cluster/raft/peers.py). Then a clock is trusted, for those who agree to that.
+A leader that is the only voter needs no round: no other member can lead or commit. Nor does a
+leader with a lease (cluster/raft/peers.py), for reads that agree to trust clocks.
 
-A callback is called once, by ``deliver``, which belongs outside of Raft's own work: a callback may
-raise, and the others are called all the same, by the next ``deliver`` at the latest.
+Each callback is called once, by ``deliver``, outside of Raft's own work: if a callback raises, the
+others are still called, by the next ``deliver`` at the latest.
 """
 
 from collections import deque
@@ -39,7 +39,7 @@ class ReadRounds:
         return self._count
 
     def may_look(self, *, by_lease: bool) -> bool:
-        """Whether a read may look at once: nobody can have committed what is not applied here."""
+        """Whether a read may be answered at once: everything committed is applied here."""
         member = self._member
         if not member.has_applied_noop:
             return False
@@ -49,7 +49,7 @@ class ReadRounds:
         return member.applied >= member.commit
 
     def add(self, callback: ReadCallback) -> None:
-        """Call back when a read may look at the state, or with the reason why it may not."""
+        """Call back when a read may use the state, or with the error why it may not."""
         if self._count >= READS_WAITING_MAX:
             callback(ProposalRefused(f"{READS_WAITING_MAX} reads are waiting"))
             return
@@ -58,27 +58,27 @@ class ReadRounds:
         self.advance()
 
     def advance(self) -> None:
-        """Start a round if one is wanted and none is on its way; answer what may be answered."""
+        """Start a round if reads wait and none is under way; collect the reads that may go."""
         member = self._member
         if not self._count:
             return
         if member.state != LEADER:
             self.fail(NotLeader(member.leader_id))
         elif member.term != self._term:
-            # What was asked in an earlier term has no answer; what was not asked yet can wait.
+            # Rounds of an earlier term get no answer; reads that have no round yet can wait.
             self._term = member.term
             self._fail_asked(NotLeader(None))
         if member.state == LEADER:
             self._advance_rounds()
 
     def fail(self, error: ClusterError) -> None:
-        """Refuse everything that waits."""
+        """Refuse all waiting reads."""
         self._fail_asked(error)
         reads, self._next = self._next, []
         self._answers.extend((callback, error) for callback in reads)
 
     def deliver(self) -> None:
-        """Call back those who may read, or must not."""
+        """Call the callbacks whose outcome is known."""
         while self._answers:
             callback, error = self._answers.popleft()
             self._count -= 1

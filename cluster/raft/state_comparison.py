@@ -2,7 +2,7 @@
 
 Apply is deterministic, so all replicas have the same state at the same index. If one does not (bad
 memory, a defect that depends on the machine, two versions that differ), nothing else would show it
-before somebody reads the wrong value. So each replica takes a *mark* now and then: the state hash
+before a client reads the wrong value. So each replica takes a *mark* now and then: the state hash
 of each projection, which is kept up to date anyway and costs microseconds.
 
 * Where marks are taken follows from the log alone: at the end of the first group that reaches a
@@ -13,13 +13,13 @@ of each projection, which is kept up to date anyway and costs microseconds.
   members, which come to the same conclusion by the same rule.
 * The state of more than half of the voters is taken for right. A replica, learner or leader that
   has another one steps down and stops with ``StateDiverged``: it serves no read and gets no vote.
-  Where there is no such majority (one against one, or the third is away), everybody alarms and
-  nobody stops: there is no telling who is right.
+  Without such a majority (one against one, or the third is away), all raise an alarm and none
+  stops: it is unknown which one is right.
 
-A replica is judged by the hashes that it computed itself, whatever others say about it. A member
-speaks for itself; only the leader that this replica follows passes on what others said. What is
-said of an index that this log does not reach is ignored. ``MARKS_KEPT`` marks are kept: somebody
-who is further behind is compared when it has caught up.
+A replica judges itself by the hashes that it computed, whatever others report about it. A member
+reports its own hashes; only the leader that this replica follows passes on those of others. Reports
+about an index that this log does not reach are ignored. ``MARKS_KEPT`` marks are kept: a replica
+that is further behind is compared when it has caught up.
 """
 
 from collections import Counter
@@ -52,7 +52,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonStatus:
-    """What came of comparing so far."""
+    """The result of all comparisons so far."""
 
     marked_index: int = 0  # of the newest mark here
     agreed_index: int = 0  # of the newest mark that all voters agreed on, as far as is known here
@@ -62,7 +62,7 @@ class ComparisonStatus:
 
 
 class StateComparison:
-    """One replica's part in it."""
+    """One replica's marks and comparisons."""
 
     def __init__(
         self,
@@ -88,14 +88,14 @@ class StateComparison:
         self._alarm_count = 0
 
     def status(self) -> ComparisonStatus:
-        """Return what is known by now."""
+        """Return the result so far."""
         alarm = self._alarms[max(self._alarms)] if self._alarms else None
         return ComparisonStatus(
             self._marked_index, self._agreed_index, self._marks, self._alarm_count, alarm
         )
 
     def applied(self) -> None:
-        """A group has been applied: take a mark, if this is the place for one."""
+        """A group has been applied: take a mark if one is due here."""
         router = self._router()
         index_before, time_before_ns = self._position
         index, time_ns = self._position = router.applied_index, router.log_time_ns
@@ -103,7 +103,7 @@ class StateComparison:
             index // self._index_step > index_before // self._index_step
             or time_ns // self._time_step_ns > time_before_ns // self._time_step_ns
         ):
-            # An empty projection says nothing, so that one without it, of another version, agrees.
+            # An empty projection is left out, so that a version without it agrees.
             hashes = tuple((owner, each) for owner, each in router.state_hashes().items() if each)
             self._marks += 1
             self._marked_index = index
@@ -111,11 +111,11 @@ class StateComparison:
             self._is_new = True
 
     def replaced(self) -> None:
-        """A snapshot took the place of the state: the next mark is where others take theirs."""
+        """A snapshot replaced the state: the next mark is where others take theirs."""
         self._position = (self._router().applied_index, self._router().log_time_ns)
 
     def advance(self) -> None:
-        """Compare, or report to who compares; raises ``StateDiverged`` if this one is wrong."""
+        """Compare, or report to the leader; raise ``StateDiverged`` if this one is wrong."""
         if self._is_new and self._marked_index in self._rows:
             self._is_new = False
             if self._judge(self._marked_index) and self._member.state == LEADER:
@@ -124,7 +124,7 @@ class StateComparison:
         self._report()
 
     def on_report(self, sender: UUID, report: StateReport) -> None:
-        """Take what others have; raises ``StateDiverged`` if this replica is the wrong one."""
+        """Handle a report of another; raise ``StateDiverged`` if this replica is the wrong one."""
         members = self._member.membership.members
         index = report.index
         if sender not in members or index > self._member.journal.log.last_index:
@@ -145,7 +145,7 @@ class StateComparison:
         self._stop_if_wrong(index)
 
     def _report(self) -> None:
-        """As a follower, tell the leader about the newest mark."""
+        """As a follower, report the newest mark to the leader."""
         member = self._member
         leader_id, index = member.leader_id, self._marked_index
         if member.state == LEADER or leader_id is None or index not in self._rows:
@@ -167,7 +167,7 @@ class StateComparison:
             self._send(peer_id, StateReport(self._member.term, index, rows))
 
     def _keep(self, index: int, row: StateRow, *, is_first_hand: bool) -> bool:
-        """Note a row; tell whether it says something new."""
+        """Store a row; return whether it is new."""
         known = self._rows.setdefault(index, {})
         before = known.get(row.node_id)
         if before == row or (before is not None and not is_first_hand):
@@ -180,7 +180,7 @@ class StateComparison:
         return index in self._rows
 
     def _judge(self, index: int) -> bool:
-        """Compare the rows of an index; tell whether they differ."""
+        """Compare the rows of an index; return whether they differ."""
         rows = self._rows[index]
         voters = self._member.membership.voters
         if len({row.hashes for row in rows.values()}) == 1:

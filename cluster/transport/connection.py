@@ -2,20 +2,18 @@
 
 Each frame is its length (four bytes, little-endian) and its bytes. The first frame of the caller is
 an *opening*, which says what the connection is for, and the first frame of the other side repeats
-it: so somebody else's port is told from a peer that stops. What follows is up to the purpose.
+it: so a caller can distinguish a foreign port from a peer that stops. What follows depends on the
+purpose.
+
+``Listener`` is the port that other processes call. A caller must send its opening within a time
+limit; then ``answer`` handles the connection, which is closed when that returns. The number of
+callers without an opening is limited: a flood keeps new callers out for a while, but does not
+affect connected peers.
 
 Not gRPC: a message of its streams crosses two threads at each end, and three replicas exchange four
 to six messages for each group of writes. Measured in turns on three loopback nodes with one shard
 (docs/performance.md): one caller's put 3.67 and 2.71 ms, puts from 64 callers 113 and 88 us of CPU
 over all processes, linearizable gets from 64 callers 78 and 66 us.
-
-Listener
---------
-The port where other processes of a cluster call, before and after a handshake.
-
-A caller says what it wants within a time; then ``answer`` has it,
-and the connection is closed when that returns. Callers that have said nothing yet are limited in
-number: who floods the port keeps newcomers out for a while, but not the peers that are connected.
 """
 
 import asyncio
@@ -32,11 +30,11 @@ from onelog.cluster.transport.link import LinkEnded
 from onelog.cluster.transport.wire import FRAME_SIZE_MAX, Reason, WireError
 
 _LENGTH_SIZE = 4
-# Frames that have come and that nobody has read yet; then no more are taken from the network.
+# Received frames that are not read yet; beyond this, reading from the network pauses.
 READ_AHEAD_BYTES_MAX = 4 * FRAME_SIZE_MAX
-# How long what is written may take to leave when a connection ends.
+# How long written bytes may take to leave when a connection ends.
 CLOSE_S_MAX = 1.0
-# A host that vanished without a word: when there was nothing to send, and when there was.
+# To detect a host that vanished: on an idle connection, and with bytes in flight.
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 5, 1, 5
 UNACKNOWLEDGED_MS_MAX = 10_000
 
@@ -58,18 +56,18 @@ class Connection(asyncio.Protocol):
     """Either end; a ``onelog.cluster.transport.link.Stream``."""
 
     def __init__(self, accepted: "Callable[[Connection], None] | None" = None) -> None:
-        """``accepted`` is told when there is a connection that somebody else has opened."""
+        """``accepted`` is called when another process has opened this connection."""
         self._accepted = accepted
         self._loop = asyncio.get_running_loop()
         self._parts: list[bytes] = []  # of a frame that is not whole yet
         self._size = 0  # of the parts
-        self._needed = _LENGTH_SIZE  # so many bytes, and the next frame is whole or its size known
+        self._needed = _LENGTH_SIZE  # bytes until the next frame is whole, or its size is known
         self._frames: deque[bytes] = deque()
         self._ahead_bytes = 0
         self._is_paused = False
-        self._has_ended = False  # nothing follows what has come
+        self._has_ended = False  # nothing more will arrive
         self._bad: WireError | None = None
-        self._is_deaf = False  # what comes is read and forgotten
+        self._is_deaf = False  # received bytes are discarded
         self._why: Exception | None = None
         self._reading: asyncio.Future[None] | None = None
         self._writing: asyncio.Future[None] | None = None  # until there is room
@@ -78,7 +76,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def peer(self) -> str:
-        """Where the other end is, for people."""
+        """The address of the other end, for people."""
         address = self._transport.get_extra_info("peername")
         return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
 
@@ -112,7 +110,7 @@ class Connection(asyncio.Protocol):
     async def finish(self) -> None:
         """Wait until the other side has closed, or had the time to read what was written last.
 
-        A close that meets unread bytes tells the other end to forget what it has not read either.
+        Closing with unread bytes sends a reset, which discards what the other end has not read.
         """
         self._is_deaf = True
         self._transport.resume_reading()
@@ -123,7 +121,7 @@ class Connection(asyncio.Protocol):
             await asyncio.wait((self._closed,), timeout=CLOSE_S_MAX)
 
     async def close(self) -> None:
-        """Close when what is written has left; what has not within ``CLOSE_S_MAX`` is lost."""
+        """Close when all written bytes have left, or after ``CLOSE_S_MAX``."""
         self._transport.close()
         await asyncio.wait((self._closed,), timeout=CLOSE_S_MAX)
         self.abort()
@@ -146,7 +144,7 @@ class Connection(asyncio.Protocol):
             raise WireError(Reason.NOT_A_PEER_PORT, f"what answers at {self.peer} is no peer")
 
     async def opened(self) -> Purpose:
-        """As the side that was called, hear what for, and say that it was understood."""
+        """As the called side, read the purpose and confirm it."""
         opening = await self.read()
         if opening is None:
             raise LinkEnded("the caller left")
@@ -229,9 +227,9 @@ class Connection(asyncio.Protocol):
 
 
 async def connect(address: str, purpose: Purpose, tls: ssl.SSLContext | None = None) -> Connection:
-    """Call a peer; ``LinkEnded`` if nobody is there, ``WireError`` if it is somebody else.
+    """Call a peer; ``LinkEnded`` if nothing answers, ``WireError`` if it is not a peer.
 
-    How long that may take is the caller's business.
+    The caller limits the time.
     """
     host, port = split_address(address)
     try:
@@ -276,7 +274,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def _watch(endpoint: socket.socket) -> None:
-    """Send without delay, and notice a host that has vanished; as far as the system can."""
+    """Send without delay, and detect a vanished host, as far as the system supports it."""
     options = [
         (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
         (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
@@ -293,7 +291,7 @@ def _watch(endpoint: socket.socket) -> None:
 
 # Listener
 
-# Callers that have not said yet what they want.
+# Callers that have not sent an opening yet.
 OPENINGS_MAX = 64
 OPENING_S_MAX = 2.0
 
@@ -303,7 +301,7 @@ _log = logging.getLogger("onelog.cluster.listener")
 
 
 class Listener:
-    """See the module's text."""
+    """The listening port; see the module."""
 
     def __init__(self, address: str, tls: ssl.SSLContext | None, answer: Answer) -> None:
         self.port = 0
@@ -360,7 +358,7 @@ class Listener:
             await connection.close()
 
     async def _opened(self, connection: Connection) -> Purpose | None:
-        """Return what a caller wants; None if it does not say so in time."""
+        """Return a caller's purpose; None if it sends none in time."""
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(OPENING_S_MAX):

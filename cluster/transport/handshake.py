@@ -1,15 +1,11 @@
-"""Whether two processes may talk: compared before anything else is believed.
+"""Handshakes: whether two processes may talk, checked before anything else is trusted. No I/O.
 
-Both sides check the other's ``Hello`` with the same rules, and whoever finds a difference says so
-before it hangs up, so that both can report it. Nothing here does I/O.
+Both sides check the other's ``Hello`` with the same rules. The side that finds a difference says so
+before it closes, so that both can report it.
 
-Introduction
-------------
-Who a node is, before there is a cluster: introductions as values and as bytes.
-
-What comes from somebody else is checked in full before it becomes a value: sizes, counts, ids,
-ranges. Whether it fits this node is decided in ``node/membership/peer_port.py``. Nothing here does
-I/O.
+Before there is a cluster, nodes exchange an ``Introduction``. It is checked in full before it
+becomes a value: sizes, counts, ids, ranges. ``node/membership/peer_port.py`` decides whether it
+fits this node.
 """
 
 from collections.abc import Container, Mapping
@@ -51,7 +47,7 @@ class Identity:
     endpoints: tuple[str, ...] = ()  # where clients call this node, by worker
 
     def hello(self, target_id: UUID, session: int) -> Hello:
-        """Return what to say to a peer."""
+        """Return the hello for a peer."""
         return Hello(
             self.protocol_min,
             self.protocol_max,
@@ -68,14 +64,14 @@ class Identity:
 
 
 def dials(self_id: UUID, peer_id: UUID) -> bool:
-    """Tell which side of a pair opens the stream: the one with the smaller id."""
+    """Return whether this side of a pair opens the stream: the one with the smaller id."""
     return self_id < peer_id
 
 
 def check_hello(ours: Identity, theirs: Hello, known: Container[UUID]) -> int:
     """Return the protocol version to speak, or raise a ``WireError`` that says what differs.
 
-    The version comes first: of a process that speaks another one, nothing else is sure.
+    The version comes first: another version may give the other fields another meaning.
     """
     if theirs.protocol_max < ours.protocol_min:
         raise WireError(
@@ -164,7 +160,7 @@ class Introduction:
 
 @dataclass(frozen=True, slots=True)
 class IntroductionAnswer:
-    """Who answers, and why not if it does not want to."""
+    """The introduction of the answering node, and why it refuses, if it does."""
 
     introduction: Introduction
     refusal: Refused | None = None
@@ -185,14 +181,14 @@ def encode_answer(value: Introduction, refusal: WireError | None) -> bytes:
 
 
 def decode_introduction(data: bytes) -> Introduction:
-    """Take somebody's introduction apart; ``WireError`` if it breaks a rule."""
+    """Decode an introduction; ``WireError`` if it breaks a rule."""
     message = peer_pb2.PeerIntroduction()
     _parse(message, data)
     return _value(message)
 
 
 def decode_answer(data: bytes) -> IntroductionAnswer:
-    """Take somebody's answer apart; ``WireError`` if it breaks a rule."""
+    """Decode an answer; ``WireError`` if it breaks a rule."""
     message = peer_pb2.PeerIntroductionAnswer()
     _parse(message, data)
     refusal = None

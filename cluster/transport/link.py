@@ -1,9 +1,9 @@
 """One established stream to a peer, whichever side opened it.
 
 A link lives from the end of the handshake until the stream breaks, one side refuses what the other
-sent, or a newer stream of the same pair takes its place. It reads and writes at the same time;
-whichever ends first ends the other. Of a link that has ended nothing is delivered any more, so what
-an older session still brings is lost, as Raft expects of a network.
+sent, or a newer stream of the same pair replaces it. It reads and writes at the same time; the
+first that ends also ends the other. An ended link delivers nothing any more, so messages of an
+older session are lost, as Raft expects of a network.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ class Stream(Protocol):
 
 
 class LinkEnded(Exception):
-    """Why a link is no more, if nothing was wrong with what was sent on it."""
+    """Why a link ended, if nothing that was sent on it was wrong."""
 
 
 class PeerRefused(LinkEnded):
-    """The other side refused us; ``reason`` is its stable word."""
+    """The other side refused us; ``reason`` is stable."""
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(f"the peer refuses: {refused.reason}: {refused.detail}")
@@ -46,7 +46,7 @@ class PeerRefused(LinkEnded):
 
 @dataclass(slots=True)
 class Traffic:
-    """What went over the links of one peer."""
+    """Counters of the links of one peer."""
 
     sent_messages: int = 0
     sent_bytes: int = 0
@@ -60,7 +60,7 @@ class Traffic:
 
 
 class Link:
-    """See the module's text."""
+    """One established stream; see the module."""
 
     def __init__(
         self,
@@ -97,14 +97,14 @@ class Link:
             self._early_timer = self._loop.call_later(EARLY_S, self._send_early)
 
     def _send_early(self) -> None:
-        """Early acks have waited for company long enough."""
+        """Send early acks that have waited long enough for another message."""
         self._early_timer = None
         if self._outbox.has_early:
             self._is_early_due = True
             self._wake_writer()
 
     def end(self, error: Exception) -> None:
-        """Let the link end for a reason; a ``WireError`` is told to the other side."""
+        """End the link for a reason; a ``WireError`` is sent to the other side."""
         if self._ended.done():
             return
         if isinstance(error, WireError):
@@ -144,7 +144,7 @@ class Link:
         traffic, decoder = self._traffic, self._decoder
         while (frame := await stream.read()) is not None:
             if self._ended.done():
-                continue  # nothing is believed any more
+                continue  # discard what arrives after the end
             traffic.received_frames += 1
             traffic.received_bytes += len(frame)
             messages = decoder.decode(frame)

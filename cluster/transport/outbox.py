@@ -1,21 +1,21 @@
-"""What waits to be sent on one stream, in the order in which it should leave.
+"""The messages that wait on one stream, in the order in which they should leave.
 
 Votes, acks and heartbeats go first: an election must not be caused by a large append in front of
 a heartbeat. Appends with groups follow in their order, divided where they do not fit a frame. The
 bytes of snapshots and segments come last; in a cluster they have a stream of their own.
 
-* Of the heartbeats of a shard only the newest waits; it says all that the older ones said.
+* Only the newest heartbeat of a shard waits; it replaces the older ones.
 * An ack that says that more is written than synced is *early*: the next one follows when the sync
-  is done. It leaves with whatever else does, or is replaced by its successor; only when neither
-  happens for ``EARLY_S`` it leaves by itself. Without this a follower sends two frames for a group,
-  and of what small groups cost most is frames.
+  is done. It leaves with the next message, or is replaced by its successor; only if neither happens
+  for ``EARLY_S`` it leaves by itself. Without this a follower sends two frames for a group, and
+  frames are most of the cost of small groups.
 * A heartbeat that overtakes appends of its shard would ask for a proposal that they still have to
-  bring, and the peer would have everything sent again. So it leaves with the place of the first
-  append that has not left in full: also a place that its leader vouched for in this term.
+  bring, and the peer would have everything sent again. So it leaves with the position of the first
+  append that has not left in full, which its leader also vouched for in this term.
 * The bytes and messages that wait are bounded. Appends are dropped when there are too many, with
   all others of the same shard, since none of those would find its predecessor; Raft sends them
-  again. Chunks likewise: who asked for one asks again. Votes, acks and heartbeats are never
-  dropped: a peer that takes none of thousands is gone, and ``Stuck`` says so.
+  again. Chunks likewise: the peer requests them again. Votes, acks and heartbeats are never
+  dropped: if thousands of them wait, the peer is gone, and ``Stuck`` is raised.
 """
 
 from collections import deque
@@ -36,8 +36,8 @@ from onelog.cluster.transport.wire import (
 )
 
 _BUDGET = FRAME_SIZE_MAX - FRAME_OVERHEAD
-# How long an early ack may wait: about what a sync takes on a disk that is quick, and far less than
-# anybody who waits for a sign of life would notice.
+# How long an early ack may wait: about as long as a sync on a fast disk, and far less than any
+# timeout.
 EARLY_S = 0.004
 # A piece of a message smaller than this is not worth its overhead: wait for the next frame.
 _PIECE_SIZE_MIN = 4 << 10
@@ -63,7 +63,7 @@ class OutboxLimits:
 
 
 class Stuck(Exception):
-    """A peer is connected and takes nothing: its stream should end."""
+    """A peer is connected but reads nothing: its stream should end."""
 
 
 @dataclass(slots=True)
@@ -92,13 +92,13 @@ class Outbox:
         self.sent_messages = 0
 
     def __len__(self) -> int:
-        """Return how many messages wait for nothing but their turn."""
+        """Return the number of waiting messages, without early acks."""
         waiting = len(self._heartbeats) + len(self._control) + len(self._bulk)
         return waiting + len(self._chunks)
 
     @property
     def has_early(self) -> bool:
-        """Whether an early ack waits for company."""
+        """Whether an early ack waits for another message."""
         return bool(self._early)
 
     @property
@@ -107,7 +107,7 @@ class Outbox:
         return self._bulk_bytes
 
     def push(self, shard: int, message: Message) -> None:
-        """Let a message wait for its turn; may drop appends, see the module's text."""
+        """Queue a message; may drop appends, see the module."""
         if isinstance(message, Chunk):
             self._chunks.append((shard, message))
             if len(self._chunks) > self._limits.chunks_max:
@@ -141,7 +141,7 @@ class Outbox:
         self._bulk_bytes += size
 
     def next_frame(self, session: int, *, with_early: bool = False) -> bytes | None:
-        """Take out what fits a frame; None if nothing waits, or only early acks, without it."""
+        """Return the next frame, if any; early acks alone only ``with_early``."""
         if not self and not (with_early and self._early):
             return None
         chosen: list[Encoded] = []
@@ -182,7 +182,7 @@ class Outbox:
             encoded = encode_message(shard, self._early.pop(shard))
             chosen.append(encoded)
             used += encoded.size + MESSAGE_OVERHEAD
-        # Half a frame at most, so that appends move on below any load of acks.
+        # Half a frame at most, so that appends progress under any load of acks.
         while self._control and len(chosen) < FRAME_MESSAGES_MAX // 2 and used < _BUDGET // 2:
             encoded = encode_message(*self._control.popleft())
             chosen.append(encoded)
@@ -190,7 +190,7 @@ class Outbox:
         return used
 
     def _in_place(self, shard: int, heartbeat: Append) -> Append:
-        """Return a heartbeat that is true for a peer that has not got the waiting appends."""
+        """Return a heartbeat whose position is before the waiting appends of its shard."""
         for bulk in self._bulk:
             if bulk.shard == shard:
                 first = bulk.append
@@ -223,7 +223,7 @@ class Outbox:
         """Drop the waiting appends of a shard, also one whose first pieces have left."""
         self._bulk_terms.pop(shard, None)
         if self._bulk and self._bulk[0].shard == shard:
-            self._dividing = None  # the next number tells the peer to forget the pieces
+            self._dividing = None  # the next number makes the peer drop the pieces
         left = deque(bulk for bulk in self._bulk if bulk.shard != shard)
         self.dropped_messages += len(self._bulk) - len(left)
         self._bulk = left

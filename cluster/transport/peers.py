@@ -1,25 +1,25 @@
-"""The streams between this process and its peers: who calls whom, how often, and what is refused.
+"""The streams between this process and its peers: dialling, answering, refusing.
 
 One stream for each pair of processes carries all shards in both directions. The node with the
-smaller id dials and the other answers: one handshake, one session number and one place where a
-pair is connected or not. Were each side to dial its own direction, a half-open pair could elect
+smaller id dials and the other answers: one handshake, one session number and one place that knows
+whether a pair is connected. If each side dialled its own direction, a half-open pair could elect
 leaders that it cannot hear, and every fault would have to be handled twice. The price is that a
 restarted node may have to wait for the other's next attempt, which comes after at most
 ``backoff_s_max``.
 
-The bytes of snapshots and segments have a second stream, on a connection of its own: megabytes that
-the network has taken but not delivered would stand before each heartbeat. It is made and guarded
-like the first one. Whether a pair is connected is a matter of the first alone; without the second,
-chunks are dropped, and whoever asked for one asks again.
+The bytes of snapshots and segments have a second stream, on a connection of its own: on a shared
+one, megabytes in flight would delay each heartbeat. It is made and guarded like the first one. A
+pair is connected if the first stream is; without the second, chunks are dropped, and the peer
+requests them again.
 
-* No message is sent or believed before both sides have accepted each other's hello. A difference
-  is refused with a reason, by whoever sees it first, and both sides report it; nothing a stranger
+* No message is sent or accepted before both sides have accepted each other's hello. The side that
+  first sees a difference refuses with a reason, and both report it; nothing that an unknown process
   sends reaches Raft.
 * Each attempt to dial has a new session number. A newer stream of a pair ends the older one, and
-  what that one still brings is dropped.
+  what the older one still delivers is dropped.
 * Messages to a peer that is not connected are dropped and counted: Raft repairs loss, and what
   waited through a disconnection is out of date.
-* Whatever a peer or the network does ends a stream, never the process. Dialling goes on for ever,
+* Whatever a peer or the network does ends a stream, never the process. Dialling continues for ever,
   with growing, random, bounded pauses.
 """
 
@@ -51,7 +51,7 @@ Deliver = Callable[[UUID, list[tuple[int, Message]]], None]
 
 _log = logging.getLogger("onelog.cluster.transport")
 
-HANDSHAKES_MAX = 64  # callers that have not said who they are yet
+HANDSHAKES_MAX = 64  # callers without a hello yet
 REFUSALS_KEPT = 64
 
 
@@ -62,7 +62,7 @@ class TransportConfig:
     # The pause after a broken stream, doubled each time; a random half of it is left out.
     backoff_s_min: float = 0.05
     backoff_s_max: float = 0.5
-    # After a refusal: somebody has to change something first.
+    # The pause after a refusal: an operator has to change something first.
     refused_s: float = 2.0
     # Connecting and both hellos.
     handshake_s_max: float = 2.0
@@ -71,7 +71,7 @@ class TransportConfig:
 
 @dataclass(slots=True)
 class PeerStatus:
-    """What is known about the streams of one peer; counters only grow."""
+    """The status of the streams of one peer; counters only grow."""
 
     address: str
     traffic: Traffic = field(default_factory=Traffic)
@@ -89,7 +89,7 @@ class PeerStatus:
 
 @dataclass(frozen=True, slots=True)
 class CallerRefused:
-    """Somebody called and was not let in."""
+    """A caller that was refused."""
 
     address: str
     reason: Reason
@@ -140,7 +140,7 @@ class PeerTransport:
         config: TransportConfig | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """``tls``: what this process shows to those whom it calls, and asks of them."""
+        """``tls``: the context for outgoing connections."""
         self.identity = identity
         self.refusals: deque[CallerRefused] = deque(maxlen=REFUSALS_KEPT)
         self.refused_callers = 0
@@ -156,7 +156,7 @@ class PeerTransport:
     # What the node calls
 
     def set_peers(self, addresses: Mapping[UUID, str]) -> None:
-        """Say who the peers are and where; others lose their streams."""
+        """Set the peers and their addresses; the streams of others end."""
         for node_id in set(self._peers) - set(addresses):
             for lane in self._peers.pop(node_id).lanes:
                 lane.end(WireError(Reason.UNKNOWN_NODE, "no longer a peer of this node"))
@@ -188,11 +188,11 @@ class PeerTransport:
                 lane.link.end(error)
 
     def status(self) -> dict[UUID, PeerStatus]:
-        """Return what is known about each peer, live."""
+        """Return the live status of each peer."""
         return {node_id: peer.status for node_id, peer in self._peers.items()}
 
     async def run(self) -> None:
-        """Dial whom this node has to dial, until ``stop``."""
+        """Dial the peers that this node has to dial, until ``stop``."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             for peer in self._peers.values():
@@ -230,15 +230,15 @@ class PeerTransport:
                 refused = isinstance(error, WireError | PeerRefused)
             if lane.sessions > sessions:
                 pause_s = config.backoff_s_min
-            # Chance spreads the attempts of many nodes; it decides nothing.
+            # Random pauses spread the attempts of many nodes.
             jitter = random.uniform(0.5, 1.0)  # noqa: S311
             await asyncio.sleep(jitter * (config.refused_s if refused else pause_s))
             pause_s = min(2 * pause_s, config.backoff_s_max)
 
     async def _dial(self, peer: _Peer, lane: _Lane) -> None:
-        """Make one stream and carry it to its end; always raises."""
+        """Open one stream and run it until it ends; always raises."""
         peer.status.attempts += lane is peer.exchange
-        # Of the whole process: a peer that was removed and is back remembers the last one.
+        # Counted per process: a peer that was removed and added again remembers the last one.
         self._sessions += 1
         session = self._sessions
         async with asyncio.timeout(self._config.handshake_s_max):
@@ -271,7 +271,7 @@ class PeerTransport:
     # Answering
 
     async def answer(self, purpose: Purpose, connection: Connection) -> None:
-        """Handle a connection that a peer, or somebody else, has opened; the caller closes it."""
+        """Handle a connection that another process has opened; the caller closes it."""
         if self._handshakes >= HANDSHAKES_MAX:
             _log.warning("turned %s away: too many handshakes are under way", connection.peer)
             return
@@ -314,7 +314,7 @@ class PeerTransport:
     async def _turn_away(
         self, purpose: Purpose, connection: Connection, hello: Hello | None, error: WireError
     ) -> None:
-        """Tell a caller why it is not let in, and remember it."""
+        """Send a caller the reason of its refusal, and record it."""
         self.refused_callers += 1
         refusal = CallerRefused(connection.peer, error.reason, error.detail)
         self.refusals.append(refusal)
@@ -326,7 +326,7 @@ class PeerTransport:
             session = 0 if hello is None else hello.session
             await connection.write(encode_refusal(session, error.reason, error.detail))
         except LinkEnded:
-            _log.info("it left before it was told")
+            _log.info("the caller left before it got the refusal")
             return
         await connection.finish()
 
@@ -367,7 +367,7 @@ class PeerTransport:
                 status.is_connected = peer.exchange.link is not None
 
     def _report(self, peer: _Peer, lane: _Lane, error: Exception) -> None:
-        """Remember and log why a stream ended; the same reason again is not logged again."""
+        """Record and log why a stream ended; a repeated reason is logged once."""
         text = str(error) or type(error).__name__
         status = peer.status
         refusal = isinstance(error, WireError | PeerRefused)
@@ -382,7 +382,7 @@ class PeerTransport:
 
 
 def _first(frame: bytes | None) -> Hello:
-    """Return the hello of the other side, or raise what it said instead."""
+    """Return the hello of the other side; raise ``PeerRefused`` for a refusal."""
     if frame is None:
         raise LinkEnded("the stream ended before a hello")
     first = decode_first(frame)

@@ -1,39 +1,17 @@
-"""The bytes between two processes: messages to frames and back, and nothing believed on the way.
+"""The bytes between two processes: messages to frames and back; everything received is checked.
 
 A frame is one ``PeerFrame`` of ``proto/onelog/v1/peer.proto`` and at most ``FRAME_SIZE_MAX`` bytes.
 A message that does not fit travels in fragments and is put together again here.
 
 * What comes from a peer is checked in full before it becomes a ``Message``: kinds, shards, ranges,
-  sizes, counts, and that the terms of groups never fall. What is wrong is a ``WireError`` with a
-  stable reason; a peer cannot make this module raise anything else.
+  sizes, counts, and that the terms of groups never fall. A broken rule is a ``WireError`` with a
+  stable ``Reason``; a peer cannot make this module raise anything else.
 * Nothing is allocated because a peer announced a size: only bytes that arrived are held, and never
   more than ``MESSAGE_SIZE_MAX`` of an unfinished message.
-* The groups of an append are copied once when it is encoded. They are framed by hand, since the
-  generated code copies them three times: 17 against 570 µs for 256 KiB. The bytes are the same.
+* Groups of an append and the data of a chunk are large, so they are framed by hand and copied once;
+  the generated code copies them three times: 17 against 570 µs for 256 KiB. The bytes are the same.
 
-The checksums inside a group are the log's business: it verifies them when it appends.
-
-Wire errors
------------
-Why something that a peer says is refused, in words that stay the same.
-
-Wire shipping
--------------
-The bytes of messages that ship snapshots and ranges.
-
-What comes from a peer is compared with the limits here before it becomes a message. A chunk's data
-is framed by hand, as the groups of an append are: generated code would copy it three times.
-
-Protobuf bytes
---------------
-The bytes around a length-delimited field of protobuf, for messages put together by hand.
-
-Groups of the log are megabytes: joining them behind their tags and lengths copies them once, which
-the generated classes would do several times.
-
-State rows
-----------
-State hashes between processes: rows to protobuf and back, with everything checked on the way.
+The log verifies the checksums inside a group when it appends.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -86,7 +64,7 @@ class Reason(StrEnum):
     NAME_TAKEN = "NAME_TAKEN"
     NODE_REPLACED = "NODE_REPLACED"
     NOT_FOUNDED = "NOT_FOUNDED"
-    NOT_A_PEER_PORT = "NOT_A_PEER_PORT"  # nobody sends it: it is said of who does not understand
+    NOT_A_PEER_PORT = "NOT_A_PEER_PORT"  # never sent: the other end is not a peer
     # Frames
     UNREADABLE = "UNREADABLE"
     FRAME_TOO_LARGE = "FRAME_TOO_LARGE"
@@ -171,7 +149,7 @@ def split_chunk(outer: peer_pb2.PeerMessage, chunk: Chunk) -> tuple[bytes, ...]:
 
 
 def decode_shipping(outer: peer_pb2.PeerMessage, term: int) -> Message:
-    """Return the message in an envelope; raise ``BadShipping`` for what makes no sense."""
+    """Return the message in an envelope; raise ``BadShipping`` for impossible values."""
     match outer.WhichOneof("kind"):
         case "offer":
             return _offer(outer.offer, term)
@@ -310,7 +288,7 @@ def encode_rows(rows: Iterable[StateRow]) -> list[peer_pb2.PeerStateRow]:
 
 
 def decode_rows(encoded: Iterable[peer_pb2.PeerStateRow], count: int) -> tuple[StateRow, ...]:
-    """Return the rows that a peer sent; ``ValueError`` if they cannot be."""
+    """Return the rows that a peer sent; ``ValueError`` if they break a rule."""
     if not 1 <= count <= ROWS_MAX:
         raise ValueError(f"{count} rows of state hashes, limit {ROWS_MAX}")
     rows = []
@@ -371,7 +349,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why the other side does not talk to us. Its words, so they are only reported."""
+    """Why the other side refuses us; its own text, which is only reported."""
 
     reason: str
     detail: str
@@ -488,7 +466,7 @@ def encode_fragment(number: int, offset: int, total_size: int, data: memoryview)
 
 
 def encode_hello(hello: Hello) -> bytes:
-    """Return the first frame of a side that wants to talk."""
+    """Return the first frame of a stream."""
     frame = peer_pb2.PeerFrame(
         session=hello.session,
         hello=peer_pb2.PeerHello(
@@ -509,7 +487,7 @@ def encode_hello(hello: Hello) -> bytes:
 
 
 def encode_refusal(session: int, reason: str, detail: str) -> bytes:
-    """Return the last frame of a side that does not want to talk."""
+    """Return the last frame of a side that refuses the other."""
     refusal = peer_pb2.PeerRefusal(
         reason=reason[:REASON_SIZE_MAX], detail=printable(detail, DETAIL_SIZE_MAX)
     )
@@ -517,7 +495,7 @@ def encode_refusal(session: int, reason: str, detail: str) -> bytes:
 
 
 def decode_first(data: bytes) -> Hello | Refused:
-    """Take the first frame of the other side apart."""
+    """Decode the first frame of the other side."""
     frame = _parse(data)
     if frame.HasField("refusal"):
         return _refused(frame)
@@ -550,14 +528,14 @@ def decode_first(data: bytes) -> Hello | Refused:
 
 
 def checked_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
-    """Return where a peer says that clients may call it."""
+    """Return the endpoints that a peer announces for its clients, checked."""
     if len(endpoints) > ENDPOINTS_MAX or any(len(e) > ENDPOINT_SIZE_MAX for e in endpoints):
         raise WireError(Reason.BAD_NUMBER, f"{len(endpoints)} endpoints, or one that is too long")
     return tuple(printable(each, ENDPOINT_SIZE_MAX) for each in endpoints)
 
 
 class FrameDecoder:
-    """Takes the frames of one stream apart, in order, after its handshake."""
+    """Decodes the frames of one stream, in order, after its handshake."""
 
     def __init__(self, session: int, shards: int) -> None:
         self._session = session
@@ -737,7 +715,7 @@ def _refused(frame: peer_pb2.PeerFrame) -> Refused:
 
 
 def printable(text: str, size_max: int) -> str:
-    """Return a peer's words, shortened and fit for a log line."""
+    """Return a text of a peer, shortened and fit for a log line."""
     return "".join(each if each.isprintable() else "?" for each in text[:size_max])
 
 

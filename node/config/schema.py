@@ -186,15 +186,6 @@ class LimitSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class MemorySettings:
-    """Memory."""
-
-    shard_budget_bytes: int = setting(
-        1 << 30, "What one shard may hold in memory.", kind=Kind.SIZE, minimum=64 << 20
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class HttpSettings:
     """The HTTP port."""
 
@@ -417,7 +408,6 @@ class Config:
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     security: SecuritySettings = field(default_factory=SecuritySettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
-    memory: MemorySettings = field(default_factory=MemorySettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     logging: LoggingSettings = field(default_factory=LoggingSettings)
     trace: TraceSettings = field(default_factory=TraceSettings)

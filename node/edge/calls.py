@@ -1,40 +1,42 @@
-"""From exchanges to handlers: what every call of the API has in common, in one place.
+"""What every call of the API has in common: deadlines, admission, tracing, forwarding.
 
 A service is an object with a coroutine for each unary call and an async generator for each stream,
-named as in the proto but in snake case, taking (request, call); where both sides stream it is a
-coroutine that takes (messages, call, send). Handlers know nothing of the wire: they raise, and what
-they raise becomes a status (node/edge/exchange.py). ``Elsewhere`` means that nothing was done yet
-and another node has to: the call is forwarded, once. While nobody leads, it waits a little for who
-will.
+named as in the proto but in snake case, taking (request, call). Where both sides stream, it is a
+coroutine that takes (messages, call, send). Handlers know nothing of the wire: they raise, and
+node/edge/exchange.py turns the exception into a status. A unary handler runs without a task until
+it waits for something other than its shard; code that needs a task, ``asyncio.timeout`` above all,
+awaits ``own_task`` first (node/edge/waits.py).
 
-A unary handler runs without a task until it waits for something else than its shard
-(node/edge/exchange.py). What needs one, ``asyncio.timeout`` above all, awaits ``own_task`` before
-(node/edge/waits.py).
+* Every unary call has a deadline: the client's, within bounds, or the default. Streams have none.
+* Requests under way are counted and limited (node/edge/gate.py).
+* A stream whose client does not read for ``STALL_S`` is dropped (SLOW_READER). The next message is
+  requested from the handler when the last one has left, so nothing piles up.
+* When the node stops, new calls are refused and streams end with STOPPING; clients reconnect to
+  another node.
 
-* A call has a deadline always: the client's, within bounds, else the default. Streams have none.
-* What is under way is counted (node/edge/gate.py), and refused when it is too much.
-* A stream whose client does not read gets ``STALL_S`` for each message, then it is dropped
-  (SLOW_READER). The next message is asked for when the last has left, so nothing piles up.
-* When the node stops, new calls are refused, and streams end with STOPPING: go elsewhere.
+**Forwarding.** A handler raises ``Elsewhere`` before it has done anything if another node, or
+another worker of this one, leads the shard. ``run_on_leader`` then forwards the call; during an
+election it waits up to ``LEADER_WAIT_S`` for the new leader. A call is forwarded only once: the
+receiver of a forwarded call carries it out or answers NOT_LEADER, so that two nodes with a wrong
+idea of each other do not pass it back and forth. Bytes pass through unchanged in both directions,
+errors included.
 
-Forwarding
-----------
-Calls that another node, or another worker of this one, has to carry out.
-
-A call is forwarded once. Whoever receives it marked does it or says NOT_LEADER with what it knows:
-two nodes that each take the other for the leader must not play ball. Bytes pass through as they
-are, and so does whatever the other side answers, errors included. Forwarded calls may stay for long
-like any other, so they are spread over several connections (onelog/spread.py).
+Clients share the connections between nodes. To keep them apart, a forwarded call names its client
+(``CLIENT_KEY``), and the receiver's limits go by that name. Answers of unary calls are read at
+once, however slow the client is. Streams may use up the window of a connection, so the streams of
+different clients travel on different connections, as far as ``STREAM_LANES`` go. Forwarded calls
+may last long, so they are spread over several connections (onelog/spread.py).
 """
 
 import asyncio
 import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
+from crc32c import crc32c
 from google.protobuf import message_factory  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
@@ -49,18 +51,29 @@ from onelog.errors import (
     Unavailable,
 )
 from onelog.node.context import Kind, Method, NodeContext, Service
-from onelog.node.edge.exchange import STALL_S, Exchange
+from onelog.node.edge.exchange import CLIENT_KEY, STALL_S, Exchange
 from onelog.node.edge.gate import Admission
 from onelog.node.public_errors import answer_too_large, error_of_exception, too_large
 from onelog.node.tracing import Metadata, Span, with_parent
 from onelog.spread import Spread
 from onelog.status import error_of
+from onelog.wire.grpc import (
+    CANCELLED,
+    INTERNAL,
+    RESOURCE_EXHAUSTED,
+    UNAVAILABLE,
+    UNKNOWN,
+)
 
 FORWARDED_KEY = "onelog-forwarded"
 SHARD_KEY = "onelog-shard"
 # Who the caller is must arrive with what it wants, and the trace that it is part of.
 PASSED_KEYS = frozenset(("authorization", traceparent.KEY))
 RETRY_S = 0.1
+# Connections for streams to one endpoint, at least; a client always uses the same.
+STREAM_LANES = 256
+# Statuses that the transport itself makes. They say nothing of what became of a call.
+TRANSPORT_CODES = frozenset((CANCELLED, INTERNAL, RESOURCE_EXHAUSTED, UNAVAILABLE, UNKNOWN))
 
 
 class Elsewhere(Exception):
@@ -72,7 +85,7 @@ class Elsewhere(Exception):
         self.endpoint = endpoint
 
     def error(self) -> OnelogError:
-        """Return what a client is told that has to go there itself."""
+        """Return the error for a client that has to call that endpoint itself."""
         metadata = {"shard": str(self.shard)}
         if self.endpoint is None:
             message = f"shard {self.shard} has no leader at the moment"
@@ -88,7 +101,8 @@ class Forwarder:
 
     def __init__(self, tls: ssl.SSLContext | None, message_bytes_max: int) -> None:
         self._connect = partial(Channel, tls=tls, message_bytes_max=message_bytes_max)
-        self._channels: dict[str, Spread[Channel]] = {}
+        self._unary: dict[str, Spread[Channel]] = {}  # by endpoint
+        self._streams: dict[tuple[str, int], Spread[Channel]] = {}  # by endpoint and lane
         self.count = 0
 
     async def unary(
@@ -97,15 +111,17 @@ class Forwarder:
         method: str,
         request: bytes,
         timeout_s: float,
-        metadata: tuple[tuple[str, str], ...] = (),
+        client: str,
+        metadata: Metadata = (),
     ) -> bytes:
         """Return the bytes of the answer; raises what the other side answers."""
         self.count += 1
-        with self._place(endpoint) as channel:
+        spread = self._unary.get(endpoint)
+        if spread is None:
+            spread = self._unary[endpoint] = Spread(partial(self._connect, endpoint))
+        with spread.place() as channel:
             try:
-                return await channel.unary(
-                    method, request, timeout_s, ((FORWARDED_KEY, "1"), *metadata)
-                )
+                return await channel.unary(method, request, timeout_s, _mark(client, metadata))
             except RpcError as error:
                 raise _error(error) from error
 
@@ -114,12 +130,17 @@ class Forwarder:
         endpoint: str,
         method: str,
         request: bytes,
-        metadata: tuple[tuple[str, str], ...] = (),
+        client: str,
+        metadata: Metadata = (),
     ) -> AsyncIterator[bytes]:
         """Yield the answers, each when the one before was taken; ends the call with itself."""
         self.count += 1
-        with self._place(endpoint) as channel:
-            call = channel.stream(method, request, ((FORWARDED_KEY, "1"), *metadata))
+        lane = endpoint, crc32c(client.encode()) % STREAM_LANES
+        spread = self._streams.get(lane)
+        if spread is None:
+            spread = self._streams[lane] = Spread(partial(self._connect, endpoint))
+        with spread.place() as channel:
+            call = channel.stream(method, request, _mark(client, metadata))
             try:
                 async for message in call:
                     yield message
@@ -130,25 +151,26 @@ class Forwarder:
 
     async def close(self) -> None:
         """Close the connections."""
-        channels, self._channels = self._channels, {}
-        for spread in channels.values():
+        spreads = [*self._unary.values(), *self._streams.values()]
+        self._unary, self._streams = {}, {}
+        for spread in spreads:
             for channel in spread.connections:
                 await channel.close()
 
-    def _place(self, endpoint: str) -> AbstractContextManager[Channel]:
-        spread = self._channels.get(endpoint)
-        if spread is None:
-            spread = self._channels[endpoint] = Spread(partial(self._connect, endpoint))
-        return spread.place()
+
+def _mark(client: str, metadata: Metadata) -> Metadata:
+    """Return the metadata of a call that is forwarded for a client."""
+    return ((FORWARDED_KEY, "1"), (CLIENT_KEY, client), *metadata)
 
 
 def _error(error: RpcError) -> OnelogError:
-    """Return what a client is told of a forwarded call that failed.
+    """Return the public error of a forwarded call that failed.
 
-    Without details it was the connection. If the leader has not looked at the request, nothing was
-    done. Otherwise it may have been carried out: nobody may say that nothing happened.
+    Without details it was the connection, or the leader's port. If the leader has not processed
+    the request, nothing was done. Otherwise it may have been carried out, and the error must not
+    say that nothing happened.
     """
-    if error.details is not None or error.code != Unavailable.code:
+    if error.details is not None or error.code not in TRANSPORT_CODES:
         return error_of(error)
     if error.is_unprocessed:
         return Unavailable(
@@ -164,14 +186,14 @@ DEADLINE_MAX_S = 300.0
 # How long a request that arrives during an election waits for the winner, and in which pauses.
 LEADER_WAIT_S = 1.0
 PAUSE_S_MIN, PAUSE_S_MAX = 0.005, 0.05
-# What a node answers that has not begun.
+# Reasons which prove that a node has not begun to carry out a call.
 NOTHING_DONE = frozenset(("NOT_LEADER", "NO_LEADER", "LEADER_UNREACHABLE", "STOPPING"))
 
 MessageT = TypeVar("MessageT")
 
 
 class Call:
-    """One call: whose, until when, and what another node said about it."""
+    """One call: its client, its deadline, and the metadata that forwarding needs."""
 
     __slots__ = (
         "arrived_s", "client", "client_deadline_s", "deadline_s", "is_forwarded", "metadata",
@@ -197,7 +219,7 @@ class Call:
 
 
 class Calls:
-    """Makes services of handlers; see the module's text. One for each process."""
+    """Turns handlers into services; see the module's text. One for each process."""
 
     def __init__(self, context: NodeContext) -> None:
         limits = context.config.limits
@@ -242,13 +264,13 @@ class Calls:
             )
         return Service(descriptor.full_name, tuple(methods))
 
-    async def somewhere(
+    async def run_on_leader(
         self,
         call: Call,
         attempt: Callable[[], Awaitable[Any]],
         forward: Callable[[Elsewhere], Awaitable[Any]],
     ) -> Any:
-        """Do something here if its shard is led here, else where it is; wait for an election.
+        """Run ``attempt`` if this node leads the shard, else ``forward``; wait out an election.
 
         ``attempt`` raises ``Elsewhere`` before it has done anything, and ``forward`` one of
         ``NOTHING_DONE``; so both can be repeated. Only the pauses count as waiting: a leader that
@@ -290,7 +312,7 @@ class Calls:
             metadata = (*metadata, (SHARD_KEY, str(shard)))
         data = request.SerializeToString()
         return await self.forwarder.unary(
-            elsewhere.endpoint, call.method, data, timeout_s, metadata
+            elsewhere.endpoint, call.method, data, timeout_s, call.client, metadata
         )
 
     def begin_span(self, call: Call, parents: Sequence[str] = ()) -> Span | None:
@@ -313,7 +335,7 @@ class Calls:
     ) -> bytes:
         call = self._open(exchange, response)
         with _Admitted(self, exchange, call, size) as call.span:
-            answer = await self.somewhere(
+            answer = await self.run_on_leader(
                 call,
                 lambda: handler(request, call),
                 lambda elsewhere: self.forward(call, elsewhere, request),
@@ -337,7 +359,7 @@ class Calls:
                 if call.is_forwarded or elsewhere.endpoint is None:
                     raise elsewhere.error() from None
                 messages = self.forwarder.stream(
-                    elsewhere.endpoint, call.method, data, call.metadata
+                    elsewhere.endpoint, call.method, data, call.client, call.metadata
                 )
                 await self._send_all(messages, exchange)
 
@@ -415,7 +437,7 @@ class Calls:
             task.cancel()
 
     async def close(self) -> None:
-        """Let go of the connections to others."""
+        """Close the connections to other nodes."""
         if self._ending is not None:
             self._ending.cancel()
         await self.forwarder.close()
@@ -482,7 +504,7 @@ class _Admitted:
             self._end_span(error)
 
     def _end_span(self, error: BaseException | None) -> None:
-        """End the span, if there is one; raises what the client is told, as the span says it."""
+        """End the span, if there is one; raises the public error that the span records."""
         span = self._span
         if span is None:
             return
@@ -518,7 +540,7 @@ def snake_case(name: str) -> str:
 
 def stopping() -> Unavailable:
     """Return the error of a call that the end of the node cuts short."""
-    message = "this node is shutting down; another one goes on"
+    message = "this node is shutting down; call another one"
     return Unavailable(message, reason="STOPPING", retry_after_s=0.1)
 
 

@@ -32,12 +32,17 @@ from onelog.errors import (
 from onelog.node.context import Kind, Method
 from onelog.node.public_errors import error_of_exception, status_of, too_large
 from onelog.node.replica.direct_future import DirectFuture
-from onelog.wire.grpc import OK, Status
+from onelog.wire.grpc import OK, Metadata, Status
 from onelog.wire.grpc import Call as WireCall
 
 if TYPE_CHECKING:
     from onelog.node.edge.port import Connection
 
+# Whose call a node forwards. Nodes and proxies share a connection among clients; limits of a client
+# count the calls under this name, within the connection that they came on. Anybody may send it:
+# that gains no more than to open another connection would.
+CLIENT_KEY = "onelog-client"
+CLIENT_NAME_SIZE_MAX = 64
 # How long a client may read nothing of what it is sent: a stream is dropped, a connection closed.
 STALL_S = 30.0
 # Messages that a stream takes before everybody else has a turn: a thousand that came together, and
@@ -45,12 +50,20 @@ STALL_S = 30.0
 MESSAGES_PER_TURN = 16
 
 
+def name_client(connection: str, metadata: Metadata) -> str:
+    """Return the name under which a call counts: its connection, and the client behind that."""
+    for key, value in metadata:
+        if key == CLIENT_KEY and type(value) is str:
+            return f"{connection} for {value[:CLIENT_NAME_SIZE_MAX]}"
+    return connection
+
+
 class Exchange:
     """See the module's text. Made when the headers of a call are there."""
 
     __slots__ = (
         "_awaited", "_code", "_context", "_has_begun", "_is_counted", "_messages", "_request",
-        "_sent", "_serving", "_size", "_started_s", "_task", "arrival_s", "connection",
+        "_sent", "_serving", "_size", "_started_s", "_task", "arrival_s", "client", "connection",
         "deadline_s", "method", "wire",
     )  # fmt: skip
 
@@ -63,6 +76,7 @@ class Exchange:
             self.deadline_s = connection.loop.time() + wire.timeout_s
         self.arrival_s: float | None = None
         self.connection = connection
+        self.client = name_client(connection.client, wire.metadata)
         self._request: bytes | None = None
         self._messages: Messages | None = None
         self._size = 0
@@ -151,11 +165,6 @@ class Exchange:
             self._sent.set_result(None)
 
     # What carries the call out sees
-
-    @property
-    def client(self) -> str:
-        """Whose connection it is."""
-        return self.connection.client
 
     @property
     def is_over(self) -> bool:

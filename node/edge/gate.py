@@ -1,32 +1,29 @@
-"""What every call of a client passes before it reaches a service.
+"""What every call passes before it reaches a service: limits, readiness, metrics.
 
-* A call begins with its headers. Its request has ``ARRIVAL_S`` to arrive; how many calls may be
-  waiting for theirs is bounded, in all and for one connection, so that half-open calls keep nobody
-  out. Those whose request comes in the same read are not counted as waiting.
+* A call begins with its headers. Its request has ``ARRIVAL_S`` to arrive. How many calls may wait
+  for their request is limited, in all and per client, so that half-open calls keep nobody out.
+  Calls whose request comes in the same read do not count as waiting.
 * A request that is too large is refused (INVALID_ARGUMENT).
 * Until the node has recovered, and once it stops, calls are refused (UNAVAILABLE), so that a client
   tries another node.
-* The calls under way and the bytes of their requests are bounded, for the process as a whole:
-  above that calls are refused (RESOURCE_EXHAUSTED) before they cost anything more.
-* A connection with fewer than ``CALLS_IN_ANY_CASE`` gets in all the same: the newest calls of the
-  connection that has the most are cut for it. A few connections with a thousand streams that are
-  idle would otherwise keep everybody out, for as long as they like.
+* Calls under way and the bytes of their requests are limited for the process as a whole. Beyond
+  that, calls are refused (RESOURCE_EXHAUSTED) before they cost anything more.
+* A client with fewer than ``CALLS_IN_ANY_CASE`` calls gets in all the same: the newest calls of the
+  client that has the most are cut for it. Otherwise a few connections with a thousand idle streams
+  could keep everybody out for as long as they like. Where clients share a connection, because a
+  node forwards their calls, they compete with each other first.
 * Every call is counted and timed by service, method and outcome.
 
 Open methods, health and reflection, are answered in every stage. They are counted apart from the
 others, from their headers to their end, so that neither keeps the other out.
 
-Admission
----------
-How much may be under way at once, in all and for one client.
-
-A request is counted from its arrival until its answer is made, with the bytes that it came in. What
-does not fit is refused at once with RESOURCE_EXHAUSTED and a time to come back: nothing waits here,
-so nothing can pile up. A client is a connection. None may use more than its share of the whole, so
-that one that floods the node leaves room for the others.
+A client is a connection, or one of several behind a connection (``name_client``). No client may use
+more than its share of the whole (``Admission``), so one that floods the node leaves room for the
+others. Nothing queues here: a request that does not fit is refused at once with a time to retry.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -109,7 +106,7 @@ ARRIVAL_S = 30.0
 RETRY_S = 1.0
 # A pipeline, a watch, a consumer and a call.
 CALLS_IN_ANY_CASE = 4
-# Calls that are cut at a time, of a connection that has many more: to find it takes a look at all.
+# Calls that are cut at a time, since finding the client with the most means a scan of all.
 CUT_AT_ONCE, CUT_SHARE = 16, 4
 _GOOD_STAGES = (Stage.ELECTING, Stage.SERVING)
 
@@ -161,7 +158,7 @@ class Gate:
             return
         self._check_stage()
         connection = exchange.connection
-        if self.under_way - self._cut >= self._calls_max and not self._make_room(connection):
+        if self.under_way - self._cut >= self._calls_max and not self._make_room(exchange):
             raise ResourceExhausted(
                 f"{self._calls_max} calls are under way",
                 reason="TOO_MANY_CALLS",
@@ -199,21 +196,29 @@ class Gate:
         """Count a call that ends with an error."""
         self._metrics.rpc_refused.labels(reason).inc()
 
-    def _make_room(self, connection: "Connection") -> bool:
-        """Cut calls of who has the most, if this connection has few; tell whether there is room."""
-        own = len(connection.admitted)
+    def _make_room(self, newcomer: "Exchange") -> bool:
+        """Cut calls of the client that has the most, for one with few; tell whether it may enter.
+
+        A connection with few calls competes with the connection that has the most. One with many,
+        shared by several clients, makes room itself.
+        """
+        crowded = newcomer.connection
+        own = sum(each.client == newcomer.client for each in crowded.admitted)
         if own >= CALLS_IN_ANY_CASE or not self.connections:
             return False
-        largest = max(self.connections, key=lambda each: len(each.admitted))
-        count = len(largest.admitted)
+        if len(crowded.admitted) < CALLS_IN_ANY_CASE:
+            crowded = max(self.connections, key=lambda each: len(each.admitted))
+        counts = Counter(each.client for each in crowded.admitted)
+        greediest, count = counts.most_common(1)[0] if counts else ("", 0)
         if count <= own:
             return False
         # Not a refusal: what they have begun may have been done.
         error = OutcomeUnknown(
-            f"{self._calls_max} calls are under way, of which this connection has the most"
+            f"{self._calls_max} calls are under way, of which this client has the most"
         )
-        for _ in range(max(1, min(CUT_AT_ONCE, count // CUT_SHARE))):
-            exchange, _ = largest.admitted.popitem()
+        newest = [each for each in reversed(crowded.admitted) if each.client == greediest]
+        for exchange in newest[: max(1, min(CUT_AT_ONCE, count // CUT_SHARE))]:
+            del crowded.admitted[exchange]
             self._cut += 1
             exchange.cut(error)
         return True

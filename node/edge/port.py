@@ -1,17 +1,20 @@
-"""The port that clients call: sockets, TLS and time around the core of HTTP/2 (onelog/wire).
+"""The port that clients call: sockets, TLS and timers around the HTTP/2 core (onelog/wire).
 
-A ``Connection`` feeds what it reads to the core and hands what that says to the exchanges of its
-calls (node/edge/exchange.py). Answers are written once for each read, and once for each turn of the
-loop in which others became ready, so those that are ready together leave together.
+A ``Connection`` feeds the bytes that it reads to the core, and passes the core's events to the
+exchanges of its calls (node/edge/exchange.py). Answers are written once per read, and once per turn
+of the loop in which more became ready, so answers that are ready together leave together.
 
-Nothing that a peer does, or does not do, takes more than a share that has a name:
+Everything that a peer can use up has a named limit:
 
 * connections: ``limits.connections_max``, counted from ``accept`` on, before any TLS;
 * time without a preface, for TLS and HTTP/2 together: ``PREFACE_S``. An idle connection may stay;
 * silence: a ping after ``KEEPALIVE_S``, the end ``KEEPALIVE_TIMEOUT_S`` later. What the streams of
   a client that is gone without a word hold, such as the leases of a consumer, is then released;
 * memory: what all connections hold, headers and messages on their way in and answers on their way
-  out, is at most ``kept_bytes_max``. Beyond that the connection that holds the most is sent away;
+  out, is at most ``kept_bytes_max``. Beyond that the connection that holds the most is sent away.
+  If several clients share it, because another node forwards their calls, only the calls of the
+  client that holds the most are reset. The same happens on a shared connection that leaves more
+  unread than one may;
 * the loop: frames are handled for ``TURN_S``, then everybody else has a turn;
 * what it does not read: while the socket takes no more, nothing more is read of the connection and
   no data is taken from the core, which bounds what waits there. ``STALL_S`` without progress ends
@@ -28,6 +31,7 @@ import errno
 import logging
 import socket
 import time
+from collections import Counter
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
@@ -36,7 +40,7 @@ from onelog.errors import OnelogError, Unavailable, Unimplemented
 from onelog.node.config.schema import Config, LimitSettings
 from onelog.node.context import Method, Service
 from onelog.node.credentials import ALPN, api_server_tls
-from onelog.node.edge.exchange import STALL_S, Exchange
+from onelog.node.edge.exchange import STALL_S, Exchange, name_client
 from onelog.node.edge.gate import CALLS_IN_ANY_CASE, Gate
 from onelog.node.errors import ConfigError
 from onelog.node.public_errors import status_of
@@ -63,14 +67,14 @@ KEEPALIVE_TIMEOUT_S = 20.0
 KEEPALIVE_IDLE_S = 60.0
 PREFACE_S = 10.0
 PREFACE_BYTES = 24
-# How often a connection with something under way is looked at.
+# How often a connection with calls under way is checked.
 LOOK_S = 1.0
 # Connections that wait to be accepted; the system may allow fewer.
 BACKLOG = 1024
 # What may wait in a socket's buffer before its connection is held back, and until when it is.
 WRITE_BUFFER_HIGH, WRITE_BUFFER_LOW = 256 << 10, 64 << 10
 # How long the frames of one connection are handled before everybody else has a turn, and after how
-# many frames the clock is looked at.
+# many frames the clock is read.
 TURN_S = 0.003
 FRAMES_PER_LOOK = 32
 # The loop reads a socket again at once that fills its buffer of 250 KiB, 32 times before others.
@@ -239,7 +243,7 @@ class ApiServer:
         self._close_sockets()
         self.drain()
         await self._ended(grace_s)
-        message = "this node is shutting down; another one goes on"
+        message = "this node is shutting down; call another one"
         for connection in self.connections:
             connection.cut(Unavailable(message, reason="STOPPING", retry_after_s=CUT_S))
         await self._ended(CUT_S)
@@ -282,6 +286,8 @@ class ApiServer:
         self._kept_bytes += more
         if self._kept_bytes > self._kept_bytes_max:
             largest = max(self.connections, key=lambda each: each.kept_bytes)
+            if largest.shed():
+                return
             self.log_bad_peer(
                 "%s is sent away, which holds %d of the %d bytes that all connections may",
                 largest.client,
@@ -491,7 +497,9 @@ class Connection(asyncio.Protocol):
         """Answer a unary call, unless too many answers wait for the client; tell whether."""
         core, size = self._core, len(message)
         if core.unsent_bytes and core.unsent_bytes + size > core.limits.unsent_bytes_max:
-            return False
+            self.shed()
+            if call.is_over or core.unsent_bytes + size > core.limits.unsent_bytes_max:
+                return False
         core.respond(call, message)
         self._sent(call, size)
         if call.unsent_bytes:
@@ -541,6 +549,8 @@ class Connection(asyncio.Protocol):
         if core.is_closed:
             self._server.log_bad_peer("%s broke a rule of HTTP/2", self.client)
             self.close()
+        elif core.unsent_bytes > core.limits.unsent_bytes_max:
+            self.shed()  # or new calls of those who share it would be refused
         self._count_kept(core.kept_bytes + transport.get_write_buffer_size())
 
     def _count_kept(self, size: int) -> None:
@@ -577,6 +587,34 @@ class Connection(asyncio.Protocol):
             self._transport.close()
         self._handle(self._core.take_events())
         self._count_kept(0)
+
+    def shed(self) -> bool:
+        """Reset the calls of the client that holds the most, if clients share the connection.
+
+        Return whether that was done. It is not if most of what the connection holds is of no call:
+        then it waits in the socket.
+        """
+        held: Counter[str] = Counter()
+        for call in self._core.streams.values():
+            held[name_client(self.client, call.metadata)] += call.kept_bytes
+        assert self._transport is not None
+        if held.keys() <= {self.client} or (
+            2 * self._transport.get_write_buffer_size() > self.kept_bytes
+        ):
+            return False
+        greediest, size = held.most_common(1)[0]
+        for call in tuple(self._core.streams.values()):
+            if name_client(self.client, call.metadata) != greediest:
+                continue
+            exchange = call.owner
+            self._unread.pop(call, None)
+            self._core.cancel(call, ErrorCode.ENHANCE_YOUR_CALM)
+            if exchange is not None:
+                exchange.cancel()
+        self._server.log_bad_peer("calls of %s are reset, which hold %d bytes", greediest, size)
+        self._flush_soon()
+        self._count_kept(self._core.kept_bytes + self._transport.get_write_buffer_size())
+        return True
 
     def abort(self) -> None:
         """Close the connection now."""

@@ -359,7 +359,9 @@ class Edge:
             return call.response.FromString(data)
 
         async def one(shard: int) -> Any:
-            return await self.calls.somewhere(call, partial(part, shard), partial(forward, shard))
+            return await self.calls.run_on_leader(
+                call, partial(part, shard), partial(forward, shard)
+            )
 
         return await gather(*map(one, shards))
 

@@ -37,9 +37,9 @@ from onelog.projections.result import Refused
 from onelog.projections.timeseries.columns import CorruptBlock
 from onelog.projections.timeseries.limits import CACHE_SIZE_MAX
 from onelog.projections.timeseries.names import (
+    CompiledMatcher,
     Matcher,
     Operator,
-    Test,
     compile_matchers,
     parse_series,
     passes_all,
@@ -274,7 +274,7 @@ def _find(view: "View", namespace: str, name: str) -> Measurement:
 
 
 def _passing(
-    series: Iterable[tuple[int, bytes]], tests: list[Test], pause: Callable[[], None]
+    series: Iterable[tuple[int, bytes]], tests: list[CompiledMatcher], pause: Callable[[], None]
 ) -> list[int]:
     passing = []
     for series_id, name in series:

@@ -98,7 +98,7 @@ class LeaderBalance:
             target = chosen_leader(number, member.membership.voters, reachable)
             if target is None or target == self._self_id:
                 continue
-            if member.journal.last - member.match_of(target) <= LAG_PROPOSALS_MAX:
+            if member.journal.last - member.find_match(target) <= LAG_PROPOSALS_MAX:
                 return number, target
         return None
 
@@ -117,7 +117,7 @@ class LeaderBalance:
         member = self._drivers[number].shard.member
         connected = self._connected()
         targets = [each for each in member.membership.voters if each in connected]
-        for target in sorted(targets, key=member.match_of, reverse=True):
+        for target in sorted(targets, key=member.find_match, reverse=True):
             if member.state != LEADER or asyncio.get_running_loop().time() >= until_s:
                 return
             try:

@@ -24,7 +24,7 @@ from pathlib import Path
 from uuid import UUID
 
 from onelog.cluster.config import ShippingConfig
-from onelog.cluster.raft.catch_up import PieceFetch, Taken, Wanted
+from onelog.cluster.raft.catch_up import ChunkOutcome, PieceFetch, Wanted
 from onelog.cluster.raft.messages import Chunk, Message, Offer, Unavailable
 from onelog.node.replica.jobs import ShipJob
 from onelog.projections.shard_state import Projections, build_projections
@@ -178,9 +178,9 @@ class Receiving:
         if receipt is None or sender != receipt.source or not receipt.fetch.is_for(chunk):
             return False
         taken = receipt.fetch.take(chunk, self._now_s())
-        if taken is Taken.CHANGED:
+        if taken is ChunkOutcome.CHANGED:
             self.give_up("the leader has another file now")
-        if taken is not Taken.KEPT:
+        if taken is not ChunkOutcome.KEPT:
             return False
         size_max = receipt.offer.size if chunk.is_snapshot else PIECE_SIZE_MAX
         if chunk.size > size_max:

@@ -28,7 +28,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from onelog.cluster.config import ShippingConfig
-from onelog.cluster.raft.catch_up import PieceFetch, Taken, Wanted
+from onelog.cluster.raft.catch_up import ChunkOutcome, PieceFetch, Wanted
 from onelog.cluster.raft.messages import Chunk, Message, Unavailable
 from onelog.node.replica.jobs import ShipJob
 from onelog.ual.errors import CorruptFile, UalError
@@ -222,9 +222,9 @@ class Mending:
         if repair is None or sender != repair.source or repair.is_complete or repair.is_working:
             return False
         taken = repair.fetch.take(chunk, self._now_s())
-        if taken is Taken.CHANGED:
+        if taken is ChunkOutcome.CHANGED:
             self._refused("its file has changed meanwhile")
-        if taken is not Taken.KEPT:
+        if taken is not ChunkOutcome.KEPT:
             return False
         fetch = repair.fetch
         if fetch.piece_first > repair.segment.last_index:

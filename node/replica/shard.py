@@ -163,7 +163,7 @@ class Shard:
         self._guard = Guard(self)
         self._hard_state = open_hard_state(files, paths)
         self.log, self.survey = open_log(
-            files, paths, self._hard_state, shard=shard, config=log_config, sets_aside=True
+            files, paths, self._hard_state, shard=shard, config=log_config, allow_damaged=True
         )
         self.log_time = LogTime(
             lambda: int(clock.now_s() * 1e9), clock.wall_ns, lambda: self.log.last_timestamp_ns

@@ -141,7 +141,7 @@ class Shipping:
         member, now_s = self._shard.member, self._shard.clock.now_s()
         if member.state == LEADER:
             if self.shipments.open:
-                self.shipments.advance(now_s, member.match_of, member.commit)
+                self.shipments.advance(now_s, member.find_match, member.commit)
                 if not self.shipments.open:
                     self.serving.close_pieces()
         elif self._offered is not None:

@@ -4,6 +4,8 @@ It holds copies of what follows from the log, for as long as the process lives. 
 ever synced, it is deleted when the shard opens, and when it cannot return what was put into it the
 replica stops (``SpillLost``) and rebuilds its state: never a wrong value.
 
+No server opens one yet: it is for memory budgets, where values that do not fit go to disk.
+
 How it is kept:
 
 * Key: the value's id, u64 big-endian. Value: crc32c (u32, little-endian) of key and value, then the

@@ -225,7 +225,7 @@ def put_shard(target: admin_pb2.ShardStatus, number: int, shard: Shard) -> None:
         sending = shard.shipping.status.sending
         for peer_id in member.membership.members:
             if peer_id != member.self_id:
-                behind = member.journal.last - member.match_of(peer_id)
+                behind = member.journal.last - member.find_match(peer_id)
                 lag = target.lags.add(node_id=str(peer_id), proposals=max(0, behind))
                 if peer_id in sending:
                     lag.shipped_bytes = sending[peer_id].done_bytes
@@ -378,7 +378,7 @@ class Members:
             return
         if node_id not in member.membership.learners:
             raise NotFound(f"{node_id} is not a learner of shard {shard}", reason="MEMBER_UNKNOWN")
-        behind = member.journal.last - member.match_of(node_id)
+        behind = member.journal.last - member.find_match(node_id)
         if behind > LAG_PROPOSALS_MAX:
             raise FailedPrecondition(
                 f"{node_id} lacks {behind} proposals of shard {shard}; wait until it has caught up",
@@ -417,7 +417,7 @@ class Members:
         if target is None:
             if not others:
                 raise FailedPrecondition("there is nobody else", reason="TRANSFER_FAILED")
-            target = max(others, key=member.match_of)
+            target = max(others, key=member.find_match)
         left_s = max(0.0, deadline_s - self._edge.context.clock.now_s())
         await own_task()
         async with asyncio.timeout(left_s):

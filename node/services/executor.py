@@ -601,7 +601,7 @@ class Executor:
             await self._forward(message, left, elsewhere, call)
 
         try:
-            await self._edge.calls.somewhere(call, attempt, forward)
+            await self._edge.calls.run_on_leader(call, attempt, forward)
         except Exception as error:  # noqa: BLE001 - concerns this shard, not the others
             for run in left:
                 message.refuse(run, error_of_exception(error))

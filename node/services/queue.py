@@ -257,7 +257,7 @@ class QueueService:
             count += queue_pb2.PurgeResponse.FromString(data).purged_count
 
         try:
-            await edge.calls.somewhere(call, attempt, forward)
+            await edge.calls.run_on_leader(call, attempt, forward)
         except NotFound:
             raise  # the queue was deleted meanwhile
         except OnelogError as error:

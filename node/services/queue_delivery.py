@@ -376,7 +376,7 @@ class Returns:
         )
         call.metadata = caller.metadata
         try:
-            await calls.somewhere(
+            await calls.run_on_leader(
                 call,
                 lambda: run_write(self._edge, RELEASE, release, call),
                 lambda elsewhere: calls.forward(call, elsewhere, release),

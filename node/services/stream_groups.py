@@ -50,9 +50,17 @@ from onelog.projections.stream.limits import OFFSETS_MAX, PENDING_MAX, READ_SIZE
 from onelog.projections.stream.operations import (
     claimable_from,
     decode_claimed,
-    refusal_of_member,
+    refuse_member,
 )
-from onelog.projections.stream.reads import Gap, Page, PageRead, Record, gaps, open_record, size_of
+from onelog.projections.stream.reads import (
+    Gap,
+    Page,
+    PageRead,
+    Record,
+    estimate_size,
+    gaps,
+    open_record,
+)
 from onelog.projections.stream.state import StreamState
 from onelog.projections.system.commands import TYPE_BATCH, Batch, encode_batch
 from onelog.projections.system.commands import decode_command as decode_system_command
@@ -212,7 +220,7 @@ class Fetches:
         """Return stream and group of a fetch, if this node leads and its member may take."""
         reads = self._edge.leading(asked.shard).shard.projections.stream
         stream, group = found(reads.find_group(asked.namespace, asked.stream, asked.group))
-        found(refusal_of_member(group, asked.member, asked.generation))
+        found(refuse_member(group, asked.member, asked.generation))
         return stream, group
 
     async def _claim(self, asked: _Asked, idle_ns: int, answer: Any, call: Call) -> None:
@@ -333,7 +341,7 @@ class _Ready:
         if isinstance(found_group, Refused):
             return True
         stream, group = found_group
-        if isinstance(refusal_of_member(group, asked.member, asked.generation), Refused):
+        if isinstance(refuse_member(group, asked.member, asked.generation), Refused):
             return True
         cursors, partitions = group.cursors.rows, stream.partitions
         for number in group.owned(asked.member):
@@ -384,7 +392,7 @@ class _Plan:
             page = part.read.run(log, limit, READ_SIZE_MAX - size)
             records = [each for each in page.items if isinstance(each, Record)]
             limit -= len(records)
-            size += sum(map(size_of, records))
+            size += sum(map(estimate_size, records))
             pages.append(page)
         return pages
 

@@ -106,7 +106,7 @@ def limit_of(limit: int, default: int, limit_max: int) -> int:
     return limit or default
 
 
-def places_of(places: Sequence[stream_pb2.Place]) -> tuple[groups.Place, ...]:
+def places_of(places: Sequence[stream_pb2.Place]) -> tuple[groups.PartitionOffset, ...]:
     """Return the places of a request in order."""
     if not 0 < len(places) <= OFFSETS_MAX:
         raise error_of_reason(Reason.LIMIT_INVALID, len(places))
@@ -543,7 +543,7 @@ def _look_group(
     answer.generation = group.generation
     for member_id, deadline_ns in group.members:
         member = answer.members.add(member_id=member_id, expires_ns=deadline_ns)
-        member.pending_count = group.pending_of_members.get(member_id, 0)
+        member.pending_count = group.pending_by_member.get(member_id, 0)
         member.partitions.extend(
             number
             for number, owner in enumerate(group.owners)

@@ -43,7 +43,13 @@ from onelog.projections.result import Refused
 from onelog.projections.shard_state import Projections
 from onelog.projections.stream.limits import PARTITION_ANY
 from onelog.projections.stream.partition import Partition
-from onelog.projections.stream.reads import EVERYTHING, PageRead, Record, RecordFilter, size_of
+from onelog.projections.stream.reads import (
+    EVERYTHING,
+    PageRead,
+    Record,
+    RecordFilter,
+    estimate_size,
+)
 from onelog.ual.entry import OWNER_STREAM
 from onelog.ual.log import Log
 from onelog.v1 import common_pb2, stream_pb2
@@ -173,7 +179,7 @@ class RecordFeed(Feed):
         for item in read.items:
             name = names[item.stream_id]
             put_record(add(), item, name)
-            page.size += len(name) + (size_of(item) if isinstance(item, Record) else GAP_SIZE)
+            page.size += len(name) + (estimate_size(item) if isinstance(item, Record) else GAP_SIZE)
         self._cursor = max(self._cursor, read.next_offset - 1)
 
 

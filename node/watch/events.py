@@ -46,10 +46,10 @@ from onelog.projections.kv.commands import (
     deadline,
 )
 from onelog.projections.kv.commands import decode_command as decode_kv
-from onelog.projections.kv.projection import TYPES_TOLD
+from onelog.projections.kv.projection import SELF_DESCRIBING_TYPES
 from onelog.projections.kv.reads import KeyValue
 from onelog.projections.queue.changes import Kind, Note
-from onelog.projections.queue.commands import notes_of
+from onelog.projections.queue.commands import find_notes
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied, Refused, Result
 from onelog.projections.shard_state import Projections
@@ -62,7 +62,7 @@ from onelog.projections.stream.commands import (
     open_append,
 )
 from onelog.projections.stream.operations import DUPLICATE
-from onelog.projections.stream.reads import Record, letter_headers, size_of
+from onelog.projections.stream.reads import Record, estimate_size, letter_headers
 from onelog.projections.system.commands import TYPE_EXPIRE, Expire
 from onelog.projections.system.commands import decode_command as decode_system
 from onelog.projections.timeseries.commands import (
@@ -80,7 +80,7 @@ from onelog.projections.timeseries.commands import (
     decode_command,
 )
 from onelog.projections.timeseries.point_batch import Run, WriteBatch, batch_runs
-from onelog.projections.timeseries.types import type_of
+from onelog.projections.timeseries.types import to_field_type
 from onelog.ual.entry import (
     FLAG_ZSTD,
     OWNER_KV,
@@ -153,7 +153,7 @@ class QueueHappening(Happening):
 
 def queue_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
     """Return what an entry of the queue model did."""
-    notes = notes_of(projections.queue.changes, entry)
+    notes = find_notes(projections.queue.changes, entry)
     if notes is None:
         raise _compacted(projections, entry)
     return [_happening(projections, entry, note) for note in notes]
@@ -161,7 +161,7 @@ def queue_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
 
 def expiry_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
     """Return what an expiry did to messages: leases, delays and lifetimes that ended."""
-    notes = notes_of(projections.queue.changes, entry)
+    notes = find_notes(projections.queue.changes, entry)
     if notes is None:
         if _concerns_queues(entry):
             raise _compacted(projections, entry)
@@ -177,7 +177,7 @@ def _concerns_queues(entry: Entry) -> bool:
 
 
 def _happening(projections: Projections, entry: Entry, note: Note) -> QueueHappening:
-    name = projections.queue.name_of(note.queue)
+    name = projections.queue.find_name(note.queue)
     if name is None:
         raise _compacted(projections, entry)
     return QueueHappening(entry, *name, note.kind, note.ids)
@@ -232,7 +232,10 @@ def series_events(_projections: Projections, entry: Entry) -> Iterable[Happening
         case Rollup(batch=batch):
             return _written(entry, prefix.namespace, batch_runs(batch))
         case Write(series=series, time_ns=time_ns, fields=fields):
-            runs = [Run(series, name, type_of(value), [time_ns], [value]) for name, value in fields]
+            runs = [
+                Run(series, name, to_field_type(value), [time_ns], [value])
+                for name, value in fields
+            ]
             return _written(entry, prefix.namespace, runs)
         case _:
             event = pipeline_pb2.SeriesEvent(
@@ -280,7 +283,7 @@ class StreamHappening(Happening):
         kind: "pipeline_pb2.StreamEvent.Kind",
         record: Record | None = None,
     ) -> None:
-        size = 0 if record is None else len(name) + size_of(record)
+        size = 0 if record is None else len(name) + estimate_size(record)
         super().__init__(entry, OWNER_STREAM, namespace, name, size)
         self.kind = kind
         self.record = record
@@ -366,7 +369,7 @@ def _shape(projections: Projections, namespace: str, name: str, entry: Entry) ->
 
 def _name_of(projections: Projections, stream_id: int, entry: Entry) -> str:
     """Return the name of a stream that was there when an entry was applied."""
-    name = projections.stream.name_of(stream_id)
+    name = projections.stream.find_name(stream_id)
     if name is None:
         raise _events_stream_compacted(entry)
     return name
@@ -440,7 +443,7 @@ Maker = Callable[[Projections, Entry], Iterable[Happening]]
 
 def _key_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
     """Return what puts did; everything else that is done to keys was noted."""
-    if entry.entry_type not in TYPES_TOLD:
+    if entry.entry_type not in SELF_DESCRIBING_TYPES:
         return ()
     prefix, reader = read_prefix(entry.plain_payload())
     command: Any = decode_kv(entry.entry_type & 0xFF, reader)
@@ -468,7 +471,7 @@ def events_of(projections: Projections, entry: Entry, owners: Container[int]) ->
         found += maker(projections, entry)
     if entry.entry_type == TYPE_EXPIRE and OWNER_QUEUE in owners:
         found += expiry_events(projections, entry)
-    if OWNER_KV in owners and entry.entry_type not in TYPES_TOLD:
+    if OWNER_KV in owners and entry.entry_type not in SELF_DESCRIBING_TYPES:
         changes = projections.kv.changes
         if entry.index < changes.complete_from and _may_change_keys(entry):
             raise OutOfRange(

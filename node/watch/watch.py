@@ -310,7 +310,7 @@ class Others:
         has_begun = False
         try:
             async for data in forwarder.stream(
-                endpoint, self._method, request, self._call.metadata
+                endpoint, self._method, request, self._call.client, self._call.metadata
             ):
                 message = self._response.FromString(data)
                 if has_begun:

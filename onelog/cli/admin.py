@@ -1,16 +1,7 @@
-"""``onelog admin``: what operators ask a running cluster.
+"""``onelog admin``: operations on a running cluster.
 
-Member
-------
-``onelog admin members``: who belongs to the cluster.
-
-Namespace
----------
-``onelog admin namespaces``: namespaces and what they allow.
-
-Hold
-----
-``onelog admin hold``: what readers have not read yet, and the log must keep.
+Its groups are ``members`` (the nodes of the cluster), ``namespaces`` (with their limits) and
+``hold`` (the log is kept for readers that have not read it yet).
 """
 
 import re
@@ -23,11 +14,11 @@ import typer
 from onelog.cli.command import Session, command, group
 from onelog.cli.connect import CONNECT_S, VARIABLES
 from onelog.cli.failure import EXIT_NOT_FOUND, EXIT_REFUSED, CommandFailed
-from onelog.cli.output import cell, document_of, shown_hash, word_of
+from onelog.cli.output import cell, shown_hash, to_document, to_word
 from onelog.cli.values import (
     U64_MAX,
     duration_s,
-    endpoint_of,
+    parse_endpoint,
     shown_duration,
     shown_size,
     shown_time,
@@ -62,7 +53,7 @@ def list_(
     """
     found = session.client.admin.members()
     rows = [
-        {"shard": shard.shard, **document_of(member)}
+        {"shard": shard.shard, **to_document(member)}
         for shard in found.shards
         for member in shard.members
     ]
@@ -87,11 +78,11 @@ def add(
         str, typer.Argument(metavar="HOST:PORT", help="Where its peer service listens.")
     ],
     *,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What to call it.")] = "",
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The node's name.")] = "",
 ) -> None:
-    """Add a node as a learner in every shard; it gets the data and does not vote yet.
+    """Add a node as a learner in every shard: it receives the data but does not vote yet.
 
-    docs/server.md says how a node is started that joins, and where its id comes from.
+    docs/server.md explains how to start a node that joins, and where its id comes from.
 
     \b
     Usage:
@@ -108,7 +99,7 @@ def add(
 
 @command(member_app)
 def promote(session: Session, node_id: NodeId) -> None:
-    """Make a learner that has caught up a voter, in every shard.
+    """Promote a learner that has caught up to a voter, in every shard.
 
     \b
     Usage:
@@ -128,14 +119,14 @@ def remove(session: Session, node_id: NodeId) -> None:
     """
     admin = session.client.admin
     roles = _roles(admin, node_id)
-    admin.remove_member(node_id)  # also a stranger: it says whether this is an id at all
+    admin.remove_member(node_id)  # called for an unknown node too: the server checks the id
     if not roles:
         raise CommandFailed("MEMBER_UNKNOWN", f"{node_id} is no member", EXIT_NOT_FOUND)
     session.output.result({"node_id": node_id}, f"{node_id} is no member any more")
 
 
 def _roles(admin: "Admin", node_id: str) -> set[str]:
-    """Return what a node is in the shards; nothing if it is a member of none."""
+    """Return the roles of a node in the shards; empty if it is a member of none."""
     return {
         LEARNER if member.is_learner else VOTER
         for shard in admin.members().shards
@@ -146,26 +137,34 @@ def _roles(admin: "Admin", node_id: str) -> set[str]:
 
 # Namespace
 
-namespace_app = group("Namespaces and what they allow.")
+namespace_app = group("Namespaces and their limits.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The namespace.")]
 VersionsMax = Annotated[
     int | None,
-    typer.Option("--versions", min=0, max=255, metavar="N", help="Kept for each key; 0: 8."),
+    typer.Option("--versions", min=0, max=255, metavar="N", help="Versions kept of a key; 0: 8."),
 ]
 ValueSizeMax = Annotated[
     int | None,
     typer.Option(
-        "--value-size", min=0, max=U64_MAX, metavar="BYTES", help="Of a value; 0: as an entry can."
+        "--value-size",
+        min=0,
+        max=U64_MAX,
+        metavar="BYTES",
+        help="The largest value; 0: an entry's limit.",
     ),
 ]
 KeysMax = Annotated[
     int | None,
-    typer.Option("--keys", min=0, max=U64_MAX, metavar="N", help="In each shard; 0: no limit."),
+    typer.Option(
+        "--keys", min=0, max=U64_MAX, metavar="N", help="Keys in each shard; 0: no limit."
+    ),
 ]
 TombstonesMax = Annotated[
     int | None,
-    typer.Option("--tombstones", min=0, max=U64_MAX, metavar="N", help="In each shard; 0: 65,536."),
+    typer.Option(
+        "--tombstones", min=0, max=U64_MAX, metavar="N", help="Tombstones in each shard; 0: 65,536."
+    ),
 ]
 
 
@@ -198,7 +197,7 @@ def create(
     keys: KeysMax = None,
     tombstones: TombstonesMax = None,
 ) -> None:
-    """Create a namespace in every shard; exits with 4 if it is there.
+    """Create a namespace in every shard; exits with 4 if it exists.
 
     \b
     Examples:
@@ -222,7 +221,7 @@ def configure(
     keys: KeysMax = None,
     tombstones: TombstonesMax = None,
 ) -> None:
-    """Change limits of a namespace; those that are not named stay as they are.
+    """Change limits of a namespace; those that are not given stay.
 
     \b
     Examples:
@@ -235,13 +234,13 @@ def configure(
     limits = _limits(old, versions, value_size, keys, tombstones)
     admin.configure_namespace(name, limits)
     session.output.result(
-        {"namespace": name, "limits": document_of(limits)}, f"namespace {name} configured"
+        {"namespace": name, "limits": to_document(limits)}, f"namespace {name} configured"
     )
 
 
 @command(namespace_app)
 def delete(session: Session, name: Name) -> None:
-    """Delete a namespace and all that is in it.
+    """Delete a namespace with everything in it.
 
     \b
     Examples:
@@ -260,7 +259,7 @@ def namespace_list_(session: Session) -> None:
       onelog admin namespaces list
     """
     found = session.client.admin.namespaces()
-    rows = [{"namespace": name, **document_of(limits)} for name, limits in sorted(found.items())]
+    rows = [{"namespace": name, **to_document(limits)} for name, limits in sorted(found.items())]
     session.output.table(rows, (
         ("namespace", lambda row: row["namespace"]),
         ("versions", lambda row: row["versions_max"]),
@@ -288,15 +287,15 @@ def set_(
         typer.Option(
             "--index",
             metavar="INDEX | SHARD=INDEX,…",
-            help="The first entry to keep, in all shards or by shard; else the next one.",
+            help="The first entry to keep, in all shards or by shard; default: the next one.",
         ),
     ] = None,
     from_start: Annotated[
-        bool, typer.Option("--from-start", help="Where no index is given: all that is there.")
+        bool, typer.Option("--from-start", help="If no index is given: keep the whole log.")
     ] = False,
     move: Annotated[
         bool,
-        typer.Option("--move", help="Move a hold forward; without an index only renew it."),
+        typer.Option("--move", help="Advance a hold; without --index only renew it."),
     ] = False,
     lifetime_s: Annotated[
         float | None,
@@ -304,7 +303,7 @@ def set_(
             "--for",
             metavar="DURATION",
             parser=duration_s,
-            help="It breaks when nobody sets it for so long; else 7d.",
+            help="Break it if it is not set for this long; default 7d.",
         ),
     ] = None,
     bytes_max: Annotated[
@@ -313,14 +312,14 @@ def set_(
             "--max-bytes",
             metavar="SIZE",
             parser=size_bytes,
-            help="It breaks when it keeps more of a shard; else 16GiB.",
+            help="Break it if it keeps more of a shard; default 16GiB.",
         ),
     ] = None,
 ) -> None:
-    """Keep the log for a reader from an index on: create a hold, or move it.
+    """Create or move a hold, which keeps the log from an index on for a reader.
 
-    Exits with 4 if it is there, and without --move. What it keeps is not dropped until it is
-    moved, released, or too old or too large: then it breaks, keeps nothing, and is an alarm.
+    Without --move it exits with 4 if the hold exists. The log is kept until the hold is moved or
+    released, or is too old or too large: then it breaks, keeps nothing, and raises an alarm.
 
     \b
     Examples:
@@ -350,7 +349,7 @@ def set_(
 
 @command(hold_app, "list")
 def hold_list_(session: Session) -> None:
-    """List holds: what they keep, of how much they may, and whether they are broken.
+    """List holds: how much they keep, their limits, and whether they are broken.
 
     \b
     Examples:
@@ -358,7 +357,7 @@ def hold_list_(session: Session) -> None:
       onelog admin hold list --json
     """
     found = session.client.admin.list_holds()
-    session.output.table([document_of(hold) for hold in found], (
+    session.output.table([to_document(hold) for hold in found], (
         ("hold", lambda row: row["name"]),
         ("shard", lambda row: row["shard"]),
         ("from index", lambda row: row["index"]),
@@ -372,7 +371,7 @@ def hold_list_(session: Session) -> None:
 
 @command(hold_app)
 def release(session: Session, name: HoldName) -> None:
-    """End a hold; what it kept goes with the next trims. Exits with 3 if there is none.
+    """Release a hold; the next trims may drop what it kept. Exits with 3 if there is none.
 
     \b
     Examples:
@@ -383,18 +382,18 @@ def release(session: Session, name: HoldName) -> None:
 
 
 def shown_hold(hold: "admin_pb2.Hold") -> str:
-    """Return a hold of one shard in a line, for people."""
+    """Describe a hold of one shard in one line."""
     from onelog.v1 import admin_pb2
 
     if hold.cause:
-        cause = word_of(admin_pb2.HoldCause, hold.cause)
+        cause = to_word(admin_pb2.HoldCause, hold.cause)
         return f"broken by {cause} at index {hold.broken_index}"
     size = f"{shown_size(hold.bytes)} of {shown_size(hold.bytes_max)}"
     return f"from index {hold.index} on, {size}, set {shown_duration(hold.age_ms // 1000)} ago"
 
 
 def _indexes(session: Session, text: str | None) -> dict[int, int]:
-    """Return the index by shard of ``12`` (all shards) or ``0=12,1=99``."""
+    """Parse ``12`` (all shards) or ``0=12,1=99``; return the index by shard."""
     if text is None:
         return {}
     found: dict[int, int] = {}
@@ -424,11 +423,11 @@ Node = Annotated[
     typer.Option(
         "--node",
         metavar="HOST:PORT",
-        parser=endpoint_of,
-        help="Who is asked; else the shard's leader.",
+        parser=parse_endpoint,
+        help="The node to ask; default: the shard's leader.",
     ),
 ]
-Follow = Annotated[bool, typer.Option("--follow", "-F", help="Go on with new ones.")]
+Follow = Annotated[bool, typer.Option("--follow", "-F", help="Continue with new entries.")]
 
 
 @command(app)
@@ -437,7 +436,7 @@ def status(
     *,
     node: Annotated[
         str | None,
-        typer.Option("--node", metavar="HOST:PORT", parser=endpoint_of, help="Only this node."),
+        typer.Option("--node", metavar="HOST:PORT", parser=parse_endpoint, help="Only this node."),
     ] = None,
 ) -> None:
     """Show every node with its shards: roles, terms, positions, lag, holds, alarms.
@@ -463,7 +462,7 @@ def status(
             if not output.as_json:
                 output.result(None, f"node {name} at {endpoint}: no answer: {error}")
             continue
-        documents.append(document_of(found) | {"endpoint": endpoint})
+        documents.append(to_document(found) | {"endpoint": endpoint})
         if not output.as_json:
             _print_status(session, found, endpoint)
     if output.as_json:
@@ -493,7 +492,7 @@ def _print_status(session: Session, found: "admin_pb2.GetStatusResponse", endpoi
     )
     output.table(found.shards, (
         ("shard", lambda each: each.shard),
-        ("role", lambda each: word_of(admin_pb2.Role, each.role)),
+        ("role", lambda each: to_word(admin_pb2.Role, each.role)),
         ("term", lambda each: each.term),
         ("last", lambda each: each.last_index),
         ("committed", lambda each: each.commit_index),
@@ -516,7 +515,7 @@ def _print_status(session: Session, found: "admin_pb2.GetStatusResponse", endpoi
 
 @command(app)
 def topology(session: Session) -> None:
-    """Say which node leads which shard, and where all of them serve.
+    """Show which node leads which shard, and the endpoints of all nodes.
 
     \b
     Examples:
@@ -525,7 +524,7 @@ def topology(session: Session) -> None:
     """
     found = session.client.admin.topology()
     if session.output.as_json:
-        session.output.result(document_of(found), "")
+        session.output.result(to_document(found), "")
         return
     names = {node.node_id: node.node_name or node.node_id for node in found.nodes}
     session.output.result(
@@ -548,10 +547,10 @@ def transfer(
     shard: Shard,
     *,
     to: Annotated[
-        str, typer.Option("--to", metavar="NODE_ID", help="Else to the one that has most.")
+        str, typer.Option("--to", metavar="NODE_ID", help="Default: the most up-to-date node.")
     ] = "",
 ) -> None:
-    """Hand the leadership of a shard to another node; prints who leads.
+    """Transfer the leadership of a shard to another node; prints the new leader.
 
     \b
     Examples:
@@ -571,12 +570,12 @@ def snapshot(session: Session, shard: Shard, *, node: Node = None) -> None:
     """
     made = session.client.admin.take_snapshot(shard, endpoint=node)
     text = f"index {made.index}, {made.size} bytes, state hash {shown_hash(made.state_hash)}"
-    session.output.result(document_of(made), text)
+    session.output.result(to_document(made), text)
 
 
 @command(app, "hash")
 def hash_(session: Session, shard: Shard, *, node: Node = None) -> None:
-    """Print the hash of a shard's state and its index; equal on all replicas at an index.
+    """Print the hash of a shard's state and its index; equal on all replicas at the same index.
 
     \b
     Examples:
@@ -585,12 +584,12 @@ def hash_(session: Session, shard: Shard, *, node: Node = None) -> None:
     """
     found = session.client.admin.state_hash(shard, endpoint=node)
     text = f"{shown_hash(found.state_hash)} at index {found.index}"
-    session.output.result(document_of(found), text)
+    session.output.result(to_document(found), text)
 
 
 @command(app)
 def config(session: Session) -> None:
-    """Show how this command line connects: each setting, its value, and where that came from.
+    """Show how this command line connects: each setting, its value, and where it comes from.
 
     The settings of a server are shown by `onelog config show`.
 
@@ -614,7 +613,7 @@ def config(session: Session) -> None:
 
 @command(app, "log-ranges")
 def log_ranges(session: Session, shard: Shard, *, node: Node = None) -> None:
-    """List which indexes of a shard's log a node holds, and where.
+    """List which indexes of a shard's log a node holds, and in which storage.
 
     \b
     Examples:
@@ -624,14 +623,14 @@ def log_ranges(session: Session, shard: Shard, *, node: Node = None) -> None:
 
     found = session.client.admin.log_ranges(shard, endpoint=node)
     if session.output.as_json:
-        session.output.result(document_of(found), "")
+        session.output.result(to_document(found), "")
         return
     session.output.table(found.ranges, (
         ("first", lambda each: each.first_index),
         ("last", lambda each: each.last_index),
         ("entries", lambda each: each.entry_count),
         ("bytes", lambda each: each.size),
-        ("tier", lambda each: word_of(common_pb2.Tier, each.tier)),
+        ("tier", lambda each: to_word(common_pb2.Tier, each.tier)),
         ("from", lambda each: shown_time(each.first_timestamp_ns)),
         ("to", lambda each: shown_time(each.last_timestamp_ns)),
     ))  # fmt: skip
@@ -650,9 +649,9 @@ def read_log(
         ),
     ] = 0,
     last: Annotated[
-        int, typer.Option("--to", min=0, metavar="INDEX", help="Up to this one; 0: all.")
+        int, typer.Option("--to", min=0, metavar="INDEX", help="Up to this index; 0: all.")
     ] = 0,
-    limit: Annotated[int, typer.Option("--limit", min=0, metavar="N", help="At most so many.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", min=0, metavar="N", help="At most N.")] = 0,
     follow: Follow = False,
     voids: Annotated[bool, typer.Option("--voids", help="Also entries that were refused.")] = False,
     node: Node = None,
@@ -672,6 +671,6 @@ def read_log(
             f"{entry.index:>10}  {entry.term:>5}  {shown_time(entry.timestamp_ns):<30}  "
             f"0x{entry.entry_type:04x}  {cell(entry.payload)}"
         )
-        session.output.line(document_of(entry), text)
+        session.output.line(to_document(entry), text)
         if count == limit:
             return

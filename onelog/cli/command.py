@@ -1,9 +1,9 @@
 """What all commands that talk to a server have in common: flags, help, a session.
 
-A command is a function whose first parameter is the session: ``session.client`` connects when it is
-first used, ``session.output`` prints, ``session.read`` is how fresh a read must be. The flags for
-all of that are added here, and shown in sections of their own, so that the help of a command begins
-with what is special about it. Nothing of the client is imported before a command runs.
+A command is a function whose first parameter is the session: ``session.client`` connects on first
+use, ``session.output`` prints, ``session.read`` says how fresh a read must be. The flags for these
+are added here, and shown in sections of their own, so that the help of a command begins with its
+own flags. The client is imported only when a command runs.
 """
 
 import inspect
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 from typer.core import TyperCommand
 
-from onelog.cli.connect import connect, settings_of, timeout_of
+from onelog.cli.connect import connect, find_settings, parse_timeout
 from onelog.cli.output import Output
 from onelog.cli.values import duration_s
 
@@ -38,64 +38,65 @@ _CONNECTION: dict[str, Any] = {
         list[str] | None,
         typer.Option(
             "--endpoint", "-e", metavar="HOST:PORT",
-            help="Any nodes of the cluster; repeat it, or use commas.",
+            help="Any nodes of the cluster; repeatable, or with commas.",
         ),
     ],
     "namespace": Annotated[
         str | None, typer.Option("--namespace", "-n", metavar="NAME", help="The namespace.")
     ],
     "timeout": Annotated[
-        str | None, typer.Option("--timeout", metavar="TIME", help="For each call, like 5s.")
+        str | None, typer.Option("--timeout", metavar="TIME", help="Timeout of each call, like 5s.")
     ],
     "durability": Annotated[
         str | None,
         typer.Option(
-            "--durability", metavar="sync|async", help="async: sooner, and less safe."
+            "--durability", metavar="sync|async", help="async: answered sooner, less safe."
         ),
     ],
     "token": Annotated[
-        str | None, typer.Option("--token", metavar="TEXT", help="Says who you are.")
+        str | None, typer.Option("--token", metavar="TEXT", help="The bearer token to send.")
     ],
     "tls": Annotated[bool, typer.Option("--tls", help="Use TLS.")],
     "tls_ca": Annotated[
-        str | None, typer.Option("--tls-ca", metavar="FILE", help="Whom to trust; implies --tls.")
+        str | None,
+        typer.Option("--tls-ca", metavar="FILE", help="CA certificates (PEM); implies --tls."),
     ],
     "tls_cert": Annotated[
-        str | None, typer.Option("--tls-cert", metavar="FILE", help="Your own certificate.")
+        str | None, typer.Option("--tls-cert", metavar="FILE", help="The client certificate (PEM).")
     ],
     "tls_key": Annotated[
-        str | None, typer.Option("--tls-key", metavar="FILE", help="Its key.")
+        str | None, typer.Option("--tls-key", metavar="FILE", help="The client's key (PEM).")
     ],
     "tls_name": Annotated[
-        str | None, typer.Option("--tls-name", metavar="HOST", help="The name to expect.")
+        str | None, typer.Option("--tls-name", metavar="HOST", help="The name in its certificate.")
     ],
     "config": Annotated[
         Path | None,
         typer.Option(
-            "--config", metavar="FILE", help="Settings; else ~/.config/onelog/client.toml."
+            "--config", metavar="FILE", help="Settings file; else ~/.config/onelog/client.toml."
         ),
     ],
 }  # fmt: skip
 _READS: dict[str, Any] = {
     "stale": Annotated[
-        bool, typer.Option("--stale", help="Ask any replica, which may be behind.")
+        bool, typer.Option("--stale", help="Read from any replica, which may be behind.")
     ],
     "by_lease": Annotated[
         bool,
-        typer.Option("--by-lease", help="Let the leader answer by its lease, trusting clocks."),
+        typer.Option("--by-lease", help="The leader answers under its lease; trusts clocks."),
     ],
     "max_staleness": Annotated[
         float | None,
         typer.Option(
             "--max-staleness", metavar="TIME", parser=duration_s,
-            help="With --stale: but not further behind than this.",
+            help="With --stale: at most this far behind.",
         ),
     ],
     "min_index": Annotated[
         int, typer.Option("--min-index", min=0, metavar="N", help="Wait until it has this index.")
     ],
     "as_of": Annotated[
-        int, typer.Option("--as-of", min=0, metavar="N", help="The state as it was at this index.")
+        int, typer.Option("--as-of", min=0, metavar="N", help="Read the state as of this index.")
     ],
 }  # fmt: skip
 _FALSY: dict[str, Any] = {
@@ -110,7 +111,7 @@ _FALSY: dict[str, Any] = {
 RoutingKey = Annotated[
     str, typer.Option("--shard-of", metavar="KEY", help="Only in the shard of this key or name.")
 ]
-"""Of commands that list what is in all shards; an index (--as-of, --min-index) is of one."""
+"""For commands that list all shards; with --as-of or --min-index, which belong to one shard."""
 
 
 class Session:
@@ -124,13 +125,13 @@ class Session:
         if "tls" in flags:
             flags["tls"] = "yes"
         config = flags.pop("config", None)
-        self.settings = settings_of(flags, config, os.environ)
+        self.settings = find_settings(flags, config, os.environ)
         self._given = given
         self._client: Client | None = None
 
     @property
     def client(self) -> "Client":
-        """The client; connects with the first use."""
+        """The client; connects on first use."""
         if self._client is None:
             self._client = connect(self.settings)
         return self._client
@@ -138,11 +139,11 @@ class Session:
     @property
     def timeout_s(self) -> float:
         """How long a call may take."""
-        return timeout_of(self.settings["timeout"])
+        return parse_timeout(self.settings["timeout"])
 
     @property
     def read(self) -> "Read | None":
-        """How fresh a read must be; None: as fresh as can be."""
+        """How fresh a read must be; None: the default, which misses nothing."""
         given = self._given
         if not any(given[name] for name in _READS):
             return None
@@ -167,7 +168,7 @@ class Session:
 
 
 class ClientCommand(TyperCommand):
-    """A command whose help shows the flags that all have behind its own."""
+    """A command whose help shows its own flags first, then those that all commands have."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the flags in sections."""
@@ -193,7 +194,7 @@ class ClientCommand(TyperCommand):
 
 
 def group(text: str) -> typer.Typer:
-    """Return a group of commands that says what there is when nothing was asked for."""
+    """Return a group of commands that prints its help if no command is given."""
     app = typer.Typer(help=text, add_completion=False, rich_markup_mode=None)
 
     @app.callback(invoke_without_command=True, help=text)
@@ -212,9 +213,9 @@ def command(
     connection: Collection[str] = tuple(_CONNECTION),
     **settings: Any,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as a command; see the module's text.
+    """Register a function as a command; see the module's docstring.
 
-    ``connection``: the flags about the connection that concern it.
+    ``connection``: the flags about the connection that it uses.
     """
     flags = {each: _CONNECTION[each] for each in connection}
     common = {"as_json": _AS_JSON, **(_READS if reads else {}), **flags}
@@ -250,7 +251,7 @@ def command(
 
 
 def _hide_empty_default(parameter: inspect.Parameter) -> None:
-    """A default that means "not asked for" is nothing to read about."""
+    """Hide a default that means "not given" from the help."""
     if parameter.default in (0, "0", ""):
         for each in getattr(parameter.annotation, "__metadata__", ()):
             each.show_default = False

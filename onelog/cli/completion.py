@@ -1,7 +1,7 @@
 """``onelog completion``: scripts with which shells complete commands and flags.
 
-Such a script runs ``onelog`` with VARIABLE set, and typer answers instead of the command. Typer has
-that for programs with its own two flags; this is the one place that knows how to do without them.
+Such a script runs ``onelog`` with VARIABLE set, and typer answers instead of the command. Typer
+supports this with two flags of its own; only this module knows how to do it without them.
 """
 
 from enum import StrEnum
@@ -15,14 +15,14 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 def get_ready() -> None:
-    """Let typer know the shells, in a process that one of the scripts has started."""
+    """Register the shells with typer, in a process that a completion script started."""
     from typer.completion import completion_init  # type: ignore[attr-defined]
 
     completion_init()
 
 
 class Shell(StrEnum):
-    """Shells that can be taught."""
+    """Shells that are supported."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -33,7 +33,7 @@ class Shell(StrEnum):
 def completion(
     shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="Your shell.")],
 ) -> None:
-    """Print a script that lets your shell complete commands and flags.
+    """Print a script that completes commands and flags in your shell.
 
     \b
     Examples:
@@ -41,8 +41,8 @@ def completion(
       onelog completion zsh > _onelog
       onelog completion fish > onelog.fish
 
-    For good: bash, the eval line in ~/.bashrc; zsh, the file in a directory of $fpath; fish, the
-    file in ~/.config/fish/completions.
+    To make it permanent: for bash put the eval line into ~/.bashrc, for zsh the file into a
+    directory of $fpath, for fish the file into ~/.config/fish/completions.
     """
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 

@@ -1,6 +1,6 @@
-"""How commands reach a database: endpoints, namespace, timeout, who they are.
+"""How commands reach a database: endpoints, namespace, timeout, credentials.
 
-Each setting comes from the first of these that has it; this module is the only place that knows.
+Each setting comes from the first of these that has it; only this module knows the order.
 
 1. the flag (``--endpoint``)
 2. the variable (``ONELOG_ENDPOINTS``; all others begin with ``ONELOG_CLIENT_``)
@@ -8,8 +8,8 @@ Each setting comes from the first of these that has it; this module is the only 
    (below ``XDG_CONFIG_HOME`` if that is set), which need not exist
 4. the default
 
-A setting that is wrong is refused with where it came from, before anybody is asked. When no
-endpoint answers, a command fails within CONNECT_S, however long its calls may take.
+A wrong setting is refused, with its origin, before any server is called. If no endpoint answers, a
+command fails within CONNECT_S, however long its calls may take.
 """
 
 import os
@@ -54,7 +54,7 @@ FLAG_ORIGIN = "the command line"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting as it was found: its text, and where it was."""
+    """A setting: its text, and where it comes from."""
 
     name: str
     text: str
@@ -68,11 +68,11 @@ class Setting:
         return self.text.lower() in _YES
 
     def wrong(self, why: str) -> CommandFailed:
-        """Return the error of a setting that cannot be used."""
+        """Return the error for a setting that cannot be used."""
         return CommandFailed("USAGE", f"{self.name} '{self.text}' of {self.origin} {why}")
 
 
-def settings_of(
+def find_settings(
     flags: Mapping[str, str], config: Path | None, environment: Mapping[str, str]
 ) -> dict[str, Setting]:
     """Return every setting, from the first source that has it."""
@@ -93,7 +93,7 @@ def settings_of(
 def _file_settings(
     config: Path | None, environment: Mapping[str, str]
 ) -> tuple[Path, dict[str, str]]:
-    """Return the path of the file, and what it says."""
+    """Return the path of the file, and its settings."""
     named = config or environment.get(FILE_VARIABLE)
     home = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "/")) / ".config"
     path = Path(named) if named else Path(home) / "onelog" / "client.toml"
@@ -104,7 +104,7 @@ def _file_settings(
             raise
         return path, {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CommandFailed("CONFIG_INVALID", f"{path} is no TOML: {error}") from None
+        raise CommandFailed("CONFIG_INVALID", f"{path} is not TOML: {error}") from None
     unknown = sorted(set(document) - set(VARIABLES))
     if unknown:
         raise CommandFailed(
@@ -128,8 +128,8 @@ def connect(settings: Mapping[str, Setting]) -> "Client":
     """Return a client that has reached a server; the caller closes it."""
     from onelog import Client
 
-    options, durability = options_of(settings), durability_of(settings["durability"])
-    client = Client(endpoints_of(settings["endpoints"]), options=options)
+    options, durability = to_options(settings), parse_durability(settings["durability"])
+    client = Client(parse_endpoints(settings["endpoints"]), options=options)
     try:
         client.scoped(timeout_s=min(CONNECT_S, options.timeout_s)).connect()
     except BaseException:
@@ -140,45 +140,45 @@ def connect(settings: Mapping[str, Setting]) -> "Client":
     return view.namespace(namespace) if namespace else view
 
 
-def options_of(settings: Mapping[str, Setting]) -> "ClientOptions":
-    """Return how a client of these settings behaves."""
+def to_options(settings: Mapping[str, Setting]) -> "ClientOptions":
+    """Return the options of a client with these settings."""
     from onelog import ClientOptions
 
     tls, token = _tls(settings), settings["token"]
     if not (token.text.isascii() and token.text.isprintable()):
         # Not shown: it is a secret.
-        raise CommandFailed("USAGE", f"the token of {token.origin} has what no token can have")
+        raise CommandFailed("USAGE", f"the token of {token.origin} has characters that it may not")
     return ClientOptions(
-        timeout_s=timeout_of(settings["timeout"]), token=token.text or None, tls=tls
+        timeout_s=parse_timeout(settings["timeout"]), token=token.text or None, tls=tls
     )
 
 
-def durability_of(setting: Setting) -> "Durability":
-    """Return when writes are answered."""
+def parse_durability(setting: Setting) -> "Durability":
+    """Parse the durability of writes."""
     if setting.text not in ("sync", "async"):
         raise setting.wrong("is neither sync nor async")
     return "async" if setting.text == "async" else "sync"
 
 
-def endpoints_of(setting: Setting) -> Sequence[str]:
-    """Return the list: ``host:port``, separated by commas."""
+def parse_endpoints(setting: Setting) -> Sequence[str]:
+    """Parse a list of ``host:port``, separated by commas."""
     endpoints = [each.strip() for each in setting.text.split(",") if each.strip()]
     for each in endpoints:
         if not is_endpoint(each):
             raise setting.wrong("is not HOST:PORT, or several with commas")
     if not endpoints:
-        raise setting.wrong("names nobody")
+        raise setting.wrong("has no endpoint")
     return endpoints
 
 
-def timeout_of(setting: Setting) -> float:
-    """Return how long a call may take, in seconds."""
+def parse_timeout(setting: Setting) -> float:
+    """Parse how long a call may take, in seconds."""
     try:
         timeout_s = duration_s(setting.text)
     except typer.BadParameter:
         raise setting.wrong("is no duration like 5s or 500ms") from None
     if not timeout_s:
-        raise setting.wrong("leaves no time")
+        raise setting.wrong("must be above 0")
     return timeout_s
 
 

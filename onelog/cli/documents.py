@@ -1,8 +1,8 @@
 """Conditions and operations as JSON, for ``onelog kv txn`` and ``onelog transact``.
 
 A field of bytes is text under its name, or base64 under ``NAME_base64``; ``value_json`` is any JSON
-that becomes the value. What is missing, unknown or of the wrong kind is refused with its place in
-the document (``then[2].key``), before anything is sent.
+that becomes the value. A field that is missing, unknown or of the wrong type is refused, with its
+place in the document (``then[2].key``), before anything is sent.
 """
 
 import base64
@@ -14,21 +14,21 @@ import typer
 
 from onelog.cli.failure import CommandFailed
 from onelog.cli.output import plain
-from onelog.cli.values import duration_s, json_of, time_ns
+from onelog.cli.values import duration_s, parse_json, time_ns
 
 Entry = dict[str, Any]
-# Of each field of an operation: what reads it, and whether it must be there.
+# Of each field of an operation: the function that reads it, and whether it is required.
 Fields = dict[str, tuple[Callable[[Entry, str, str], Any], bool]]
 
 
 def wrong(where: str, why: str) -> CommandFailed:
-    """Return the error of a document that cannot be used."""
+    """Return the error for a wrong document."""
     return CommandFailed("DOCUMENT_INVALID", f"{where} {why}")
 
 
 def read(data: bytes, parts: Sequence[str]) -> dict[str, list[Entry]]:
     """Return the parts of a document, each a list of objects."""
-    document = json_of(data, "the document")
+    document = parse_json(data, "the document")
     if not isinstance(document, dict):
         raise wrong("the document", "is no object")
     unknown = sorted(set(document) - set(parts))
@@ -70,7 +70,7 @@ def _encoded(text: str, where: str) -> bytes:
 
 def _typed(kinds: tuple[type, ...], what: str) -> Callable[[Entry, str, str], Any]:
     def read_field(entry: Entry, name: str, where: str) -> Any:
-        # Not isinstance: true is a number to Python, and to nobody else.
+        # Not isinstance: to Python true is a number.
         if type(entry[name]) not in kinds:
             raise wrong(f"{where}.{name}", f"is no {what}")
         return entry[name]
@@ -191,12 +191,12 @@ BATCH_OPERATIONS: dict[str, Fields] = {
         "tags": (_tags, False),
     },
 }  # fmt: skip
-# The client's words for fields whose unit or number is part of its name.
+# The client's names for fields that differ from ours, by a unit or a number.
 _PARAMETERS = {"ttl": "ttl_s", "delay": "delay_s", "at": "at_ns", "lease": "lease_id",
                "times": "times_ns"}  # fmt: skip
 
 
-def put_conditions(target: Any, entries: Iterable[Entry]) -> None:
+def add_conditions(target: Any, entries: Iterable[Entry]) -> None:
     """Add conditions to a transaction or a batch."""
     for number, entry in enumerate(entries):
         where = f"when[{number}]"
@@ -211,7 +211,7 @@ def put_conditions(target: Any, entries: Iterable[Entry]) -> None:
         target.when(key, **tests, comparison=_text({"is": "=="} | entry, "is", where))
 
 
-def put_operations(
+def add_operations(
     target: Any, entries: Iterable[Entry], part: str, operations: Mapping[str, Fields]
 ) -> None:
     """Add operations to a branch of a transaction, or to a batch."""
@@ -239,7 +239,7 @@ def _values(entry: Entry, where: str, fields: Fields) -> dict[str, Any]:
 
 
 def _arguments(name: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Return what the client's method of that name takes."""
+    """Return the arguments of the client's method of that name."""
     from onelog import Message, NewMessage, NewRecord, Record
 
     match name:
@@ -258,5 +258,5 @@ def _arguments(name: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def shown(results: Iterable[Any]) -> list[Any]:
-    """Return what operations returned, as JSON has it."""
+    """Convert the results of operations for JSON."""
     return [plain(each) for each in results]

@@ -1,11 +1,8 @@
 """``onelog export``: views of the log as files, with a receipt, and the check of what was exported.
 
-The work is done in ``onelog.spark.export``, which is loaded inside the commands: it needs pyarrow,
-and the export itself needs Spark. ``onelog export VIEW TARGET`` is short for ``onelog export run``.
-
-Export output
--------------
-What ``onelog export`` shows: progress for people, results as lines or JSON.
+The work is done in ``onelog.spark.export``, which is imported inside the commands: it needs
+pyarrow, and the export itself needs Spark. ``onelog export VIEW TARGET`` is short for ``onelog
+export run``. Here are the flags, the progress bar, and the results as lines or JSON.
 """
 
 import os
@@ -38,11 +35,11 @@ DIFFERENCES_SHOWN_MAX = 100
 
 @contextmanager
 def export_progress() -> "Iterator[Progress]":
-    """Show rows, bytes, splits and time left on stderr, if somebody is there to see it."""
+    """Show rows, bytes, splits and time left on stderr, if it is a terminal."""
     from onelog.spark.export.job import Progress
 
     class Notes(Progress):
-        """Says what a user should know before the first task."""
+        """Prints what a user should know before the first task."""
 
         def plan(self, plan: "Plan", done: "Sequence[SplitFacts]", note: str) -> None:
             _say_plan(plan, done, note)
@@ -107,7 +104,7 @@ def _say_plan(plan: "Plan", done: "Sequence[SplitFacts]", cut_note: str) -> None
 
 @contextmanager
 def bar_of_bytes() -> Iterator[Any]:
-    """Count the bytes that were read on stderr, if somebody is there to see it."""
+    """Count the bytes that were read on stderr, if it is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -123,7 +120,7 @@ def bar_of_bytes() -> Iterator[Any]:
 def print_outcome(
     session: Session, request: "ExportRequest", outcome: "Outcome", seconds: float
 ) -> None:
-    """Print what an export did."""
+    """Print the outcome of an export."""
     receipt = outcome.receipt
     is_state = request.view.shows_state
     document = {
@@ -157,7 +154,7 @@ def print_outcome(
 
 
 def print_report(session: Session, target: str, report: "Report") -> None:
-    """Print what verifying found."""
+    """Print the findings of a verification."""
     shown = report.differences[:DIFFERENCES_SHOWN_MAX]
     document = {
         "target": target,
@@ -192,19 +189,19 @@ def print_report(session: Session, target: str, report: "Report") -> None:
 
 DEFAULT_MASTER = "local[*]"
 INTERVAL_S = 60.0
-SAID_SIZE_MAX = 500  # of what Java said, in an error
+SAID_SIZE_MAX = 500  # characters of Java's output in an error
 # Spark's own program sets it for the Python that it starts.
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 _CONNECTION = ("endpoints", "token", "tls", "tls_ca", "tls_cert", "tls_key", "tls_name", "config")
-_HELP = "Views of the log as files: Parquet, ORC, JSON or CSV, with a receipt that proves them."
+_HELP = "Views of the log as files: Parquet, ORC, JSON or CSV, with a receipt to verify them."
 
 
 class ExportGroup(TyperGroup):
-    """Takes what is no command for the view of an export."""
+    """A group whose default command is ``run``: a word that is no command is a view."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put ``run`` before everything that is not a command or a wish for help."""
+        """Insert ``run`` unless the first argument is a command or a flag for help."""
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
             args = ["run", *args]
         return super().parse_args(ctx, args)
@@ -215,7 +212,7 @@ app = typer.Typer(help=_HELP, cls=ExportGroup, add_completion=False, rich_markup
 
 @app.callback(invoke_without_command=True, help=_HELP)
 def show_help(context: typer.Context) -> None:
-    """Say what there is when nothing was asked for."""
+    """Print the help if no command is given."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -229,7 +226,7 @@ TargetName = Annotated[
 ]
 Data = Annotated[
     str | None,
-    _option("--data", "DIR", "Read a data directory, or a copy of segments, and no server."),
+    _option("--data", "DIR", "Read a data directory or a copy of segments, not a server."),
 ]
 ViewName = Annotated[
     str, typer.Argument(metavar="VIEW", help="log, kv_operations, kv, kv_changes, …")
@@ -238,10 +235,10 @@ Format = Annotated[str, _option("--format", "NAME", "parquet, orc, json (lines) 
 Columns = Annotated[str | None, _option("--columns", "A,B", "Only these columns.")]
 AsOfIndex = Annotated[
     str | None,
-    _option("--as-of-index", "I", "Of a view with state: right behind this entry, or SHARD=I,…"),
+    _option("--as-of-index", "I", "For views with state: right after this entry, or SHARD=I,…"),
 ]
 AsOfTime = Annotated[
-    int | None, _option("--as-of-time", "TIME", "Of a view with state: at this log time.", time_ns)
+    int | None, _option("--as-of-time", "TIME", "For views with state: at this log time.", time_ns)
 ]
 FromIndex = Annotated[
     str | None, _option("--from-index", "I", "First entry of each shard, or SHARD=I,…")
@@ -259,27 +256,30 @@ Measurements = Annotated[str | None, _option("--measurements", "A,B", "Only thes
 KeyPrefix = Annotated[str | None, _option("--key-prefix", "TEXT", "Only keys with this prefix.")]
 SinceName = Annotated[
     str | None,
-    _option("--since", "RECEIPT", "Continue behind a receipt, or the last one of a target."),
+    _option("--since", "RECEIPT", "Continue after a receipt, or the last one of a target."),
 ]
 FromKept = Annotated[
-    bool, typer.Option("--from-kept", help="Begin with what is kept where more was asked for.")
+    bool,
+    typer.Option("--from-kept", help="Begin at the oldest kept entry if earlier ones are gone."),
 ]
 Follow = Annotated[
     bool, typer.Option("--follow", help="Continue until Ctrl-C, with a receipt each time.")
 ]
 Interval = Annotated[
     float | None,
-    _option("--interval", "TIME", "With --follow: how often; 1m if not given.", duration_s),
+    _option("--interval", "TIME", "With --follow: how often; default 1m.", duration_s),
 ]
 AsTable = Annotated[
     str | None, _option("--as-table", "NAME", "Register the files: delta or iceberg.")
 ]
 Master = Annotated[
-    str | None, _option("--master", "URL", f"Spark's master; {DEFAULT_MASTER} if none is given.")
+    str | None, _option("--master", "URL", f"Spark's master; default {DEFAULT_MASTER}.")
 ]
 BytesPerSecond = Annotated[
     int | None,
-    typer.Option("--bytes-per-second-max", min=1, metavar="N", help="Of a server, for each task."),
+    typer.Option(
+        "--bytes-per-second-max", min=1, metavar="N", help="Limit on reads from a server, per task."
+    ),
 ]
 
 
@@ -316,8 +316,8 @@ def run(
 ) -> None:
     """Export a view of the log to files, and write a receipt.
 
-    An export that was interrupted is continued by the same command. The receipt is written last:
-    a target without one is not complete. A view with state is exported as it is now, or with
+    Run the same command again to continue an interrupted export. The receipt is written last: a
+    target without one is not complete. A view with state is exported as it is now, or with
     --as-of-index or --as-of-time as it was. Needs Java 17 and: pip install 'onelogdb[spark]'.
 
     \b
@@ -350,9 +350,9 @@ def run(
 def verify(session: Session, target: TargetName, *, data: Data = None) -> None:
     """Compare an export with its receipts, and with the log if --endpoint or --data is given.
 
-    Reads every byte of the files. A file that is missing, was added, changed or exchanged is named.
-    The log is compared by the headers of its entries; what it no longer keeps is not compared, and
-    is named, and so is a state. Needs no Java.
+    Reads every byte of the files, and names each file that is missing, was added, changed or
+    exchanged. The log is compared by the headers of its entries. It also names what is not
+    compared: entries that are no longer kept, and views with state. Needs no Java.
 
     \b
     Exit codes:
@@ -387,7 +387,7 @@ def _flag_origin() -> str:
     return FLAG_ORIGIN
 
 
-# What is asked for -------------------------------------------------------------------------------
+# The request -------------------------------------------------------------------------------------
 
 
 def _refuse_without_arrow() -> None:
@@ -469,7 +469,7 @@ def _read_since(text: str) -> "tuple[Receipt, Since]":
 
 
 class _Run:
-    """An export on Spark, once or until somebody presses Ctrl-C."""
+    """An export on Spark, once or until Ctrl-C."""
 
     def __init__(self, session: Session, request: "ExportRequest", master: str | None) -> None:
         self._session = session
@@ -479,7 +479,7 @@ class _Run:
         self._is_own_spark = False
 
     def start(self, since: str | None, interval_s: float | None) -> None:
-        """Export; ``interval_s``: again and again."""
+        """Export once; with ``interval_s`` repeatedly."""
         if since is not None:
             self._continue_behind(_read_since(since))
         if interval_s is not None and self._request.view.shows_state:
@@ -526,7 +526,7 @@ class _Run:
         print_outcome(self._session, self._request, outcome, time.monotonic() - started)
 
     def _runner(self, *arguments: Any) -> None:
-        """Start Spark when there is something to do for it."""
+        """Start Spark when there is work for it."""
         from onelog.spark.export.spark_runner import SparkRunner
 
         if self._spark is None:
@@ -559,7 +559,7 @@ def _start_spark(master: str | None) -> Any:
 
 @contextmanager
 def _stderr_into(descriptor: int) -> Iterator[None]:
-    """Keep what Java says while it starts away from the terminal; it keeps this stderr."""
+    """Redirect stderr while Java starts, which keeps it; so its output stays off the terminal."""
     sys.stderr.flush()
     saved = os.dup(2)
     os.dup2(descriptor, 2)

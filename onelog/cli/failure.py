@@ -28,7 +28,7 @@ EXTRAS = {
 
 
 def advice_for(module: str | None) -> str | None:
-    """Return how a module that is missing is installed, or None if it is not one of an extra."""
+    """Return how to install a missing module, or None if no extra has it."""
     extra = EXTRAS.get((module or "").partition(".")[0])
     return extra and f"install it with: pip install 'onelogdb[{extra}]'"
 
@@ -42,8 +42,8 @@ class CommandFailed(Exception):
         self.code = code or (EXIT_USAGE if reason == "USAGE" else EXIT_ERROR)
 
 
-def code_of_answer(error: Exception) -> int:
-    """Return the exit code of an error that the database, or its client, answered with."""
+def find_exit_code(error: Exception) -> int:
+    """Return the exit code for an error of the API."""
     from onelog import errors
 
     match error:

@@ -1,7 +1,7 @@
 """``onelog stream group``: consumer groups.
 
-``consume`` is a member for as long as it runs. ``join``, ``fetch``, ``ack`` and ``leave`` are the
-same in single steps, for scripts: a member lives for its session after each of them.
+``consume`` is a member while it runs. ``join``, ``fetch``, ``ack`` and ``leave`` are the same in
+single steps, for scripts: after each of them the member lives for its session.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ import typer
 from onelog.cli.command import Session, command, group
 from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed
 from onelog.cli.output import cell
-from onelog.cli.values import duration_s, number_pairs_of, shown_time, time_ns
+from onelog.cli.values import duration_s, parse_number_pairs, shown_time, time_ns
 
 if TYPE_CHECKING:
     from onelog import Record
     from onelog.client.sync.group import Consumer, Group
 
-app = group("Consumer groups: who shares the records of a stream, and how far they are.")
+app = group("Consumer groups: readers that share the records of a stream.")
 
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
@@ -26,20 +26,23 @@ Places = Annotated[
     list[str], typer.Argument(metavar="PARTITION:OFFSET...", help="As fetch prints them.")
 ]
 MemberId = Annotated[
-    int, typer.Option("--member", min=1, metavar="ID", help="Who, as join printed it.")
+    int, typer.Option("--member", min=1, metavar="ID", help="The member's id, as join printed it.")
 ]
 Shared = Annotated[
     bool | None,
-    typer.Option("--shared/--exclusive", help="Any member takes from any partition."),
+    typer.Option("--shared/--exclusive", help="Shared: any member may read any partition."),
 ]
 MaxDeliveries = Annotated[
     int | None,
-    typer.Option("--max-deliveries", min=0, metavar="N", help="Then a record is dead; 0: never."),
+    typer.Option(
+        "--max-deliveries", min=0, metavar="N", help="Deliveries until a record is dead; 0: never."
+    ),
 ]
 DeadLetters = Annotated[
-    str | None, typer.Option("--dead-letters", metavar="STREAM", help="The stream for dead ones.")
+    str | None,
+    typer.Option("--dead-letters", metavar="STREAM", help="The stream for dead records."),
 ]
-Limit = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="At most so many.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="At most N.")]
 
 
 def _group(session: Session, stream: str, name: str) -> "Group":
@@ -55,7 +58,7 @@ def _records(places: Sequence[str]) -> "list[Record]":
 
     return [
         Record(offset, b"", partition=partition)
-        for partition, offset in number_pairs_of(places, "a place like 0:17")
+        for partition, offset in parse_number_pairs(places, "a place like 0:17")
     ]
 
 
@@ -66,7 +69,7 @@ def create(
     name: GroupName,
     *,
     from_offset: Annotated[
-        int | None, typer.Option("--from", min=0, metavar="OFFSET", help="Begin here.")
+        int | None, typer.Option("--from", min=0, metavar="OFFSET", help="Begin at this offset.")
     ] = None,
     since: Annotated[
         int, typer.Option("--since", metavar="WHEN", parser=time_ns, help="Begin at this time.")
@@ -75,7 +78,7 @@ def create(
     max_deliveries: MaxDeliveries = None,
     dead_letters: DeadLetters = None,
 ) -> None:
-    """Create a group; without --from and --since it begins with what is new.
+    """Create a group; without --from and --since it begins with new records.
 
     \b
     Examples:
@@ -99,7 +102,7 @@ def configure(
     max_deliveries: MaxDeliveries = None,
     dead_letters: DeadLetters = None,
 ) -> None:
-    """Change settings of a group; those that are not named stay as they are.
+    """Change settings of a group; those that are not given stay.
 
     \b
     Examples:
@@ -132,11 +135,11 @@ def delete(session: Session, stream: StreamName, name: GroupName) -> None:
 
 @command(app, reads=True)
 def show(session: Session, stream: StreamName, name: GroupName) -> None:
-    """Show a group: how far it is, who its members are, what is pending.
+    """Show a group: its progress, members and pending records.
 
-    The lag is how many offsets there are from where the group is to the end of the partition. It is
-    0 when all is done, and else may be more than the records: offsets are places in the log of the
-    shard, which holds other things too.
+    The lag is the number of offsets from the group's position to the end of the partition. It is 0
+    when everything is processed. Otherwise it may exceed the number of records: offsets are indexes
+    in the log of the shard, which holds other entries too.
 
     \b
     Examples:
@@ -185,7 +188,7 @@ def seek(
         int | None, typer.Option("--at", metavar="WHEN", parser=time_ns, help="To this time.")
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", min=0, metavar="N", help="Only in this one.")
+        int | None, typer.Option("--partition", min=0, metavar="N", help="Only in this partition.")
     ] = None,
 ) -> None:
     """Move a group back or forward, to an offset or a time.
@@ -209,7 +212,7 @@ def consume(
     *,
     limit: Annotated[
         int,
-        typer.Option("--limit", min=0, metavar="N", help="End after so many records; 0: never."),
+        typer.Option("--limit", min=0, metavar="N", help="Stop after N records; 0: never."),
     ] = 0,
 ) -> None:
     """Print records as a member of a group, and acknowledge each; Ctrl-C ends it.
@@ -238,11 +241,11 @@ def join(
         float,
         typer.Option(
             "--session", metavar="TIME", parser=duration_s,
-            help="How long a member lives without doing anything.",
+            help="How long the member lives between commands.",
         ),
     ] = "5m",  # type: ignore[assignment] # typer parses it
 ) -> None:  # fmt: skip
-    """Become a member of a group; prints its number.
+    """Join a group as a member; prints the member's id.
 
     \b
     Examples:
@@ -255,7 +258,7 @@ def join(
 
 @command(app)
 def leave(session: Session, stream: StreamName, name: GroupName, *, member: MemberId) -> None:
-    """Leave a group; what was pending with the member may be claimed.
+    """Leave a group; other members may claim the pending records.
 
     \b
     Examples:
@@ -284,13 +287,16 @@ def fetch(
     member: MemberId,
     limit: Limit = 100,
     wait: Annotated[
-        float, typer.Option("--wait", metavar="TIME", parser=duration_s, help="For the first.")
+        float,
+        typer.Option(
+            "--wait", metavar="TIME", parser=duration_s, help="Wait this long for the first."
+        ),
     ] = "0",  # type: ignore[assignment] # typer parses it
     places: Annotated[
         bool, typer.Option("--places", help="Print places and nothing else.")
     ] = False,
 ) -> None:
-    """Take the next records; they are pending until acknowledged. Exits with 3 if there is none.
+    """Fetch the next records, pending until acknowledged; exits with 3 if there is none.
 
     \b
     Examples:
@@ -311,7 +317,7 @@ def fetch(
 def ack(
     session: Session, stream: StreamName, name: GroupName, places: Places, *, member: MemberId
 ) -> None:
-    """Records are done.
+    """Acknowledge records.
 
     \b
     Examples:
@@ -333,11 +339,14 @@ def nack(
     *,
     member: MemberId,
     delay: Annotated[
-        float, typer.Option("--delay", metavar="TIME", parser=duration_s, help="Not before.")
+        float,
+        typer.Option(
+            "--delay", metavar="TIME", parser=duration_s, help="Not claimable before this."
+        ),
     ] = "0",  # type: ignore[assignment] # typer parses it
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")] = "",
 ) -> None:
-    """Records failed: they can be claimed after a delay, or are dead.
+    """Record failed deliveries: the records can be claimed after a delay, or are dead.
 
     \b
     Examples:
@@ -359,11 +368,13 @@ def claim(
     member: MemberId,
     idle: Annotated[
         float,
-        typer.Option("--idle", metavar="TIME", parser=duration_s, help="Pending for so long."),
+        typer.Option(
+            "--idle", metavar="TIME", parser=duration_s, help="Pending for at least this long."
+        ),
     ] = "1m",  # type: ignore[assignment] # typer parses it
     limit: Limit = 100,
 ) -> None:
-    """Take over records that have been pending with somebody for too long, or with nobody.
+    """Take over records that have been pending for too long, or whose member is gone.
 
     \b
     Examples:
@@ -383,10 +394,12 @@ def commit(
     *,
     member: Annotated[
         int,
-        typer.Option("--member", min=0, metavar="ID", help="Who; without, the group has none."),
+        typer.Option(
+            "--member", min=0, metavar="ID", help="The member; omit it if the group has none."
+        ),
     ] = 0,
 ) -> None:
-    """Say that everything up to these places is done, for who reads without fetching.
+    """Commit everything up to these places, for readers that do not fetch.
 
     \b
     Examples:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onelog.cli.command import Session, command
-from onelog.cli.connect import CONNECT_S, endpoints_of, options_of
+from onelog.cli.connect import CONNECT_S, parse_endpoints, to_options
 from onelog.cli.failure import CommandFailed
 from onelog.cli.values import duration_s
 
@@ -30,41 +30,44 @@ Files = Annotated[
 ]
 To = Annotated[str, typer.Option("--to", metavar=TARGETS, help="What the rows become.")]
 Stream = Annotated[
-    str, typer.Option("--stream", metavar="NAME", help="The stream; else a column has it.")
+    str, typer.Option("--stream", metavar="NAME", help="The stream; default: a column.")
 ]
 Queue = Annotated[
-    str, typer.Option("--queue", metavar="NAME", help="The queue; else a column has it.")
+    str, typer.Option("--queue", metavar="NAME", help="The queue; default: a column.")
 ]
 Measurement = Annotated[
     str, typer.Option("--measurement", metavar="NAME", help="The measurement of series.")
 ]
 Time = Annotated[
-    str, typer.Option("--time", metavar="COLUMN", help="The time of series; else time.")
+    str, typer.Option("--time", metavar="COLUMN", help="The time of series; default: time.")
 ]
 Tags = Annotated[
-    str, typer.Option("--tags", metavar="COLUMNS", help="The tags of series, with commas.")
+    str, typer.Option("--tags", metavar="COLUMNS", help="The tags of series, separated by commas.")
 ]
 Fields = Annotated[
-    str, typer.Option("--fields", metavar="COLUMNS", help="The fields of series; else all others.")
+    str,
+    typer.Option("--fields", metavar="COLUMNS", help="The fields of series; default: all others."),
 ]
 Chosen = Annotated[
     list[str] | None,
-    typer.Option("--column", metavar="NAME=COLUMN", help="A column of the file is NAME."),
+    typer.Option("--column", metavar="NAME=COLUMN", help="Read NAME from this column of the file."),
 ]
 IgnoreOthers = Annotated[
-    bool, typer.Option("--ignore-others", help="Leave out columns that are not needed.")
+    bool, typer.Option("--ignore-others", help="Ignore columns that are not needed.")
 ]
 Format = Annotated[
     str | None,
-    typer.Option("--format", metavar="parquet|json|csv", help="Of all files; else by their names."),
+    typer.Option(
+        "--format", metavar="parquet|json|csv", help="Format of all files; default: by their names."
+    ),
 ]
 JobName = Annotated[
     str | None,
-    typer.Option("--job", metavar="NAME", help="What it is known as; else target and files."),
+    typer.Option("--job", metavar="NAME", help="The import's name; default: target and files."),
 ]
 ReceiptFile = Annotated[
     Path | None,
-    typer.Option("--receipt", metavar="FILE", help="Write what was imported to a file."),
+    typer.Option("--receipt", metavar="FILE", help="Write a receipt of the import to this file."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check all rows and write none.")]
 RetryFor = Annotated[
@@ -78,7 +81,7 @@ Remember = Annotated[
     float,
     typer.Option(
         "--remember", metavar="TIME", parser=duration_s,
-        help="How long the database knows what is imported.",
+        help="How long the database remembers the import.",
     ),
 ]  # fmt: skip
 
@@ -104,10 +107,10 @@ def import_(
     retry_for: RetryFor = DEFAULT_RETRY,  # type: ignore[assignment]  # the parser reads it
     remember: Remember = DEFAULT_REMEMBER,  # type: ignore[assignment]
 ) -> None:
-    """Import rows of Parquet, JSON lines or CSV, each of them once.
+    """Import rows of Parquet, JSON lines or CSV, each exactly once.
 
-    Rows are written up to 999 at a time, together with a key that says how far the import is. Run
-    again, it continues; a file whose rows are other ones is refused.
+    Rows are written up to 999 at a time, together with a key that records the progress. Run the
+    same command again to continue; a file whose rows have changed is refused.
 
     \b
     Columns: keys have key and value, and ttl_ns or expires; a stream has value, and key, tag,
@@ -150,7 +153,7 @@ def _settings(
     timeout_s: float,
     progress_ttl_s: float,
 ) -> "WriteSettings":
-    """Return what the flags say; the connection is that of all commands."""
+    """Return the settings of the import from the flags; the connection is the session's."""
     from onelog.spark.load.settings import parse_write
     from onelog.spark.load.shard_writer import Limits
 
@@ -160,8 +163,8 @@ def _settings(
         given["job"] = job
     return replace(
         parse_write(given),
-        endpoints=tuple(endpoints_of(session.settings["endpoints"])),
-        options=options_of(session.settings),
+        endpoints=tuple(parse_endpoints(session.settings["endpoints"])),
+        options=to_options(session.settings),
         limits=Limits(timeout_s, progress_ttl_s, connect_timeout_s=CONNECT_S),
     )
 
@@ -218,7 +221,7 @@ def _import(
 
 @contextmanager
 def _progress(what: str, files: "list[InputFile]") -> Iterator[Callable[[int, int], None]]:
-    """Show rows, bytes and the time that is left, on a terminal."""
+    """Show rows, bytes and the remaining time on a terminal."""
     if not sys.stderr.isatty():
         yield lambda _rows, _bytes: None
         return

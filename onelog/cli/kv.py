@@ -1,13 +1,4 @@
-"""``onelog kv``: keys.
-
-Holding
--------
-``onelog kv lease`` and ``onelog kv lock``: what lasts as long as somebody holds it.
-
-Json
-----
-``onelog kv json``: documents in keys, read and changed in parts.
-"""
+"""``onelog kv``: keys, with leases and locks, and JSON documents read and changed in parts."""
 
 import json
 import os
@@ -22,45 +13,44 @@ import typer
 
 from onelog.cli.command import RoutingKey, Session, command, group
 from onelog.cli.failure import EXIT_NOT_FOUND, EXIT_REFUSED, CommandFailed
-from onelog.cli.output import progress, text_of
+from onelog.cli.output import progress, to_text
 from onelog.cli.values import (
     duration_s,
-    json_of,
     lifetime_s,
-    lines_of,
-    path_of,
+    parse_json,
+    parse_path,
     read_file,
+    read_lines,
+    read_value,
     shown_duration,
     shown_time,
     to_bytes,
-    value_of,
 )
 
 if TYPE_CHECKING:
     from onelog import Item
 
-# How often a lock is looked at while its command runs, and how long that has to end without it.
+# How often a lock is checked while its command runs, and how long the command has to end if it is
+# lost.
 LOOK_S = 0.2
 TERMINATE_S = 10.0
 
-lease_app = group("Leases: keys that are put with one go when it goes.")
+lease_app = group("Leases: keys put with a lease are deleted when it ends.")
 
 LeaseId = Annotated[int, typer.Argument(metavar="ID", min=1, help="The lease.")]
 OfKey = Annotated[
-    str, typer.Option("--key", metavar="KEY", help="A key of the lease's shard, as when granted.")
+    str, typer.Option("--key", metavar="KEY", help="A key in the lease's shard, as given to grant.")
 ]
 
 
 @command(lease_app)
 def grant(
     session: Session,
-    ttl: Annotated[
-        float, typer.Argument(metavar="TIME", parser=duration_s, help="How long it lives.")
-    ],
+    ttl: Annotated[float, typer.Argument(metavar="TIME", parser=duration_s, help="Its lifetime.")],
     *,
     key: OfKey,
 ) -> None:
-    """Grant a lease for the keys of one shard, the one of --key; prints its id.
+    """Grant a lease for keys in the shard of --key; prints its id.
 
     \b
     Examples:
@@ -72,7 +62,7 @@ def grant(
 
 @command(lease_app)
 def keep(session: Session, lease_id: LeaseId, *, key: OfKey) -> None:
-    """Let a lease live for its whole lifetime again.
+    """Renew a lease for its full lifetime.
 
     \b
     Examples:
@@ -81,12 +71,12 @@ def keep(session: Session, lease_id: LeaseId, *, key: OfKey) -> None:
     """
     lease = session.client.kv.find_lease(lease_id, key=to_bytes(key))
     lease.keep()
-    session.output.result({"lease_id": lease_id}, f"lease {lease_id} lives on")
+    session.output.result({"lease_id": lease_id}, f"lease {lease_id} renewed")
 
 
 @command(lease_app)
 def show(session: Session, lease_id: LeaseId, *, key: OfKey) -> None:
-    """Show a lease and the keys that go with it.
+    """Show a lease and its keys.
 
     \b
     Examples:
@@ -104,7 +94,7 @@ def show(session: Session, lease_id: LeaseId, *, key: OfKey) -> None:
 
 @command(lease_app)
 def revoke(session: Session, lease_id: LeaseId, *, key: OfKey) -> None:
-    """End a lease, and its keys with it.
+    """End a lease and delete its keys.
 
     \b
     Examples:
@@ -116,7 +106,7 @@ def revoke(session: Session, lease_id: LeaseId, *, key: OfKey) -> None:
 
 
 def register(app: typer.Typer) -> None:
-    """Add what is no group of its own."""
+    """Add the commands that are not in a group of their own."""
     command(app)(lock)
 
 
@@ -124,28 +114,28 @@ def lock(
     session: Session,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The key that is the lock.")],
     arguments: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND...", help="What to run meanwhile.")
+        list[str], typer.Argument(metavar="-- COMMAND...", help="The command to run.")
     ],
     *,
     ttl: Annotated[
         float,
         typer.Option(
             "--ttl", metavar="TIME", parser=duration_s,
-            help="How long others wait if this machine dies.",
+            help="How long the lock outlives a crash of this machine.",
         ),
     ] = "10s",  # type: ignore[assignment] # typer parses it
     wait: Annotated[
         float | None,
         typer.Option(
             "--wait", metavar="TIME", parser=duration_s,
-            help="Give up after so long; without, wait for ever.",
+            help="Give up after this long; by default never.",
         ),
     ] = None,
 ) -> None:  # fmt: skip
     """Run a command while holding a lock that all machines share.
 
-    The command finds the fencing token in ONELOG_LOCK_TOKEN. If the lock is lost while it runs, it
-    is terminated. The exit code is the command's; 4 if the lock was not free or was lost.
+    The variable ONELOG_LOCK_TOKEN has the fencing token. If the lock is lost while the command
+    runs, it is terminated. The exit code is the command's; 4 if the lock was not free or was lost.
 
     \b
     Examples:
@@ -180,9 +170,9 @@ def lock(
                     "LEASE_LOST", f"the lock {name} was lost; the command was ended", EXIT_REFUSED
                 ) from None
             except KeyboardInterrupt:
-                # The terminal has told the command as well, and it decides when it ends.
+                # The terminal interrupts the command as well, which decides when to end.
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # Ended by a signal: as shells say it.
+        # Ended by a signal: the exit code that shells use.
         code = process.returncode if process.returncode >= 0 else 128 - process.returncode
     finally:
         held.release()
@@ -198,9 +188,9 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-# Json
+# JSON documents
 
-json_app = group("Documents in keys, read and changed in parts.")
+json_app = group("JSON documents in keys, read and changed in parts.")
 
 KeyText = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
 PathText = Annotated[
@@ -223,7 +213,7 @@ def json_get(
       onelog kv json get profile
       onelog kv json get profile tags[0]
     """
-    found = session.client.kv.json(to_bytes(key)).get(path_of(path), read=session.read)
+    found = session.client.kv.json(to_bytes(key)).get(parse_path(path), read=session.read)
     if found is None and session.client.kv.get(to_bytes(key), read=session.read) is None:
         raise CommandFailed("KEY_NOT_FOUND", f"there is no key {key}", EXIT_NOT_FOUND)
     typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
@@ -241,14 +231,12 @@ def set_(
     file: Annotated[
         Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read it from a file.")
     ] = None,
-    is_text: Annotated[
-        bool, typer.Option("--text", help="What is given is a text, not JSON.")
-    ] = False,
+    is_text: Annotated[bool, typer.Option("--text", help="The value is text, not JSON.")] = False,
     no_parents: Annotated[
-        bool, typer.Option("--no-parents", help="What surrounds the part must be there.")
+        bool, typer.Option("--no-parents", help="Fail if the parents of the part do not exist.")
     ] = False,
 ) -> None:
-    """Set a part of a document; a key that does not exist is made. Element -1 adds to a list.
+    """Set a part of a document; creates the key if needed. Element -1 appends to a list.
 
     \b
     Examples:
@@ -256,10 +244,10 @@ def set_(
       onelog kv json set profile tags[-1] '"new"'
       onelog kv json set profile address.city --text Oslo
     """
-    data = value_of(value, file)
-    part = data.decode(errors="replace") if is_text else json_of(data, "the value")
+    data = read_value(value, file)
+    part = data.decode(errors="replace") if is_text else parse_json(data, "the value")
     version = session.client.kv.json(to_bytes(key)).set(
-        path_of(path), part, create_parents=not no_parents
+        parse_path(path), part, create_parents=not no_parents
     )
     session.output.result({"version": version}, f"version {version}")
 
@@ -272,7 +260,7 @@ def json_delete(session: Session, key: KeyText, path: PathText) -> None:
     Examples:
       onelog kv json delete profile tags[0]
     """
-    version = session.client.kv.json(to_bytes(key)).delete(path_of(path))
+    version = session.client.kv.json(to_bytes(key)).delete(parse_path(path))
     session.output.result({"version": version}, f"version {version}")
 
 
@@ -296,13 +284,15 @@ Escaped = Annotated[
 ]
 Ttl = Annotated[
     float | None,
-    typer.Option("--ttl", metavar="TIME", parser=duration_s, help="Let it live so long."),
+    typer.Option("--ttl", metavar="TIME", parser=duration_s, help="Expire after this long."),
 ]
 Expected = Annotated[
     int | None,
-    typer.Option("--expect", min=0, metavar="VERSION", help="Only over this version; 0: none."),
+    typer.Option(
+        "--expect", min=0, metavar="VERSION", help="Only if the version is this; 0: no key yet."
+    ),
 ]
-Prefix = Annotated[str | None, typer.Argument(metavar="PREFIX", help="Keys that begin so.")]
+Prefix = Annotated[str | None, typer.Argument(metavar="PREFIX", help="Only keys with this prefix.")]
 First = Annotated[str | None, typer.Option("--from", metavar="KEY", help="From this key on.")]
 Last = Annotated[str | None, typer.Option("--to", metavar="KEY", help="To before this key.")]
 
@@ -326,7 +316,7 @@ def put(
     file: ValueFile = None,
     ttl: Ttl = None,
     lease: Annotated[
-        int, typer.Option("--lease", min=0, metavar="ID", help="Let it go with this lease.")
+        int, typer.Option("--lease", min=0, metavar="ID", help="Delete it when this lease ends.")
     ] = 0,
     expect: Expected = None,
     escaped: Escaped = False,
@@ -342,7 +332,7 @@ def put(
       onelog kv put created-once yes --expect 0
       onelog kv put -x 'bin\\x00key' '\\xff\\x00'
     """
-    data = value_of(value, file, escaped=escaped)
+    data = read_value(value, file, escaped=escaped)
     version = session.client.kv.put(
         to_bytes(key, escaped=escaped), data, ttl_s=ttl, lease=lease, expected_version=expect
     )
@@ -394,7 +384,7 @@ def get(
         output.table(there, ITEM_COLUMNS)
     missing = [name for name, item in zip(names, found, strict=True) if item is None]
     if missing:
-        shown = ", ".join(map(text_of, missing[:3])) + (", …" if len(missing) > 3 else "")
+        shown = ", ".join(map(to_text, missing[:3])) + (", …" if len(missing) > 3 else "")
         raise CommandFailed("KEY_NOT_FOUND", f"there is no key {shown}", EXIT_NOT_FOUND)
 
 
@@ -406,7 +396,7 @@ def delete(
     expect: Expected = None,
     escaped: Escaped = False,
 ) -> None:
-    """Delete keys; says how many there were, and exits with 3 if there was none.
+    """Delete keys; prints how many there were, and exits with 3 if there was none.
 
     \b
     Examples:
@@ -457,13 +447,13 @@ def list_(
     *,
     first: First = None,
     last: Last = None,
-    limit: Annotated[int, typer.Option("--limit", min=0, metavar="N", help="At most so many.")] = 0,
-    reverse: Annotated[bool, typer.Option("--reverse", help="The last one first.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=0, metavar="N", help="At most N.")] = 0,
+    reverse: Annotated[bool, typer.Option("--reverse", help="In descending order.")] = False,
     keys_only: Annotated[bool, typer.Option("--keys-only", help="Without values.")] = False,
     shard_of: RoutingKey = "",
     escaped: Escaped = False,
 ) -> None:
-    """List keys in order. With --json one line each, which `kv import` takes.
+    """List keys in order. With --json one line each, which `kv import` accepts.
 
     \b
     Examples:
@@ -492,15 +482,15 @@ def list_(
 def import_(
     session: Session,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="JSON lines; without, or -: stdin.")
+        Path | None, typer.Argument(metavar="FILE", help="JSON lines; - or nothing: stdin.")
     ] = None,
     *,
     ttl: Ttl = None,
 ) -> None:
-    """Write many keys: a JSON object in each line, with key and value, as `kv list --json` has.
+    """Write many keys from JSON lines with key and value, as `kv list --json` prints them.
 
-    Keys and values are text, or base64 under the names key_base64 and value_base64; what else is in
-    a line is not looked at. Keys are written up to 1,000 at a time, all of those or none.
+    Keys and values are text, or base64 under the names key_base64 and value_base64; other fields
+    are ignored. Keys are written up to 1,000 at a time, all of those or none.
 
     \b
     Examples:
@@ -510,10 +500,10 @@ def import_(
     from onelog.cli.documents import bytes_field
 
     def pairs() -> Iterator[tuple[bytes, bytes]]:
-        for number, line in enumerate(lines_of(file), 1):
+        for number, line in enumerate(read_lines(file), 1):
             if line.strip():
                 where = f"line {number}"
-                entry = json_of(line, where)
+                entry = parse_json(line, where)
                 if not isinstance(entry, dict):
                     raise CommandFailed("JSON_INVALID", f"{where} is no object")
                 yield bytes_field(entry, "key", where), bytes_field(entry, "value", where)
@@ -529,7 +519,7 @@ def import_(
 
 @command(app, reads=True)
 def history(session: Session, key: KeyText, *, escaped: Escaped = False) -> None:
-    """Show the versions of a key that are kept, the newest first.
+    """Show the versions of a key that are kept, newest first.
 
     \b
     Examples:
@@ -552,12 +542,14 @@ def increment(
     session: Session,
     key: KeyText,
     *,
-    by: Annotated[int | None, typer.Option("--by", metavar="N", help="Add this; 1.")] = None,
+    by: Annotated[
+        int | None, typer.Option("--by", metavar="N", help="Add N; by default 1.")
+    ] = None,
     lower_to: Annotated[
-        int | None, typer.Option("--lower-to", metavar="N", help="Lower it to this instead.")
+        int | None, typer.Option("--lower-to", metavar="N", help="Lower it to N if it is above.")
     ] = None,
     raise_to: Annotated[
-        int | None, typer.Option("--raise-to", metavar="N", help="Raise it to this instead.")
+        int | None, typer.Option("--raise-to", metavar="N", help="Raise it to N if it is below.")
     ] = None,
     escaped: Escaped = False,
 ) -> None:
@@ -590,14 +582,14 @@ def append(
     file: ValueFile = None,
     escaped: Escaped = False,
 ) -> None:
-    """Add bytes at the end of a value; prints the size of the whole.
+    """Append bytes to a value; prints its new size.
 
     \b
     Examples:
       onelog kv append notes 'one more'
       onelog kv append -x notes '\\n'
     """
-    data = value_of(value, file, escaped=escaped)
+    data = read_value(value, file, escaped=escaped)
     size = session.client.kv.append(to_bytes(key, escaped=escaped), data)
     session.output.result({"size": size}, f"{size} bytes")
 
@@ -607,13 +599,14 @@ def touch(
     session: Session,
     key: KeyText,
     ttl: Annotated[
-        float, typer.Argument(metavar="TIME|none", parser=lifetime_s, help="From now on.")
+        float,
+        typer.Argument(metavar="TIME|none", parser=lifetime_s, help="Expire this long from now."),
     ],
     *,
     expect: Expected = None,
     escaped: Escaped = False,
 ) -> None:
-    """Give a key another lifetime; none lets it live for ever.
+    """Change the lifetime of a key; none: it never expires.
 
     \b
     Examples:
@@ -631,7 +624,7 @@ def txn(
     session: Session,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON; - is stdin.")],
 ) -> None:
-    """Check conditions on keys of one shard, then do one list of operations, or another.
+    """Check conditions on keys of one shard; carry out one list of operations or another.
 
     The document has "when", "then" and "otherwise". Conditions: {"key", and "exists", or "version",
     or "value", and "is" for another comparison than "=="}. Operations have an "op": get, put,
@@ -648,9 +641,9 @@ def txn(
 
     document = documents.read(read_file(file), ("when", "then", "otherwise"))
     new = session.client.kv.txn()
-    documents.put_conditions(new, document["when"])
+    documents.add_conditions(new, document["when"])
     for name, branch in (("then", new.then), ("otherwise", new.otherwise)):
-        documents.put_operations(branch, document[name], name, documents.TXN_OPERATIONS)
+        documents.add_operations(branch, document[name], name, documents.TXN_OPERATIONS)
     result = new.commit()
     what = "then" if result.succeeded else "otherwise"
     shown = "".join(f"\n  {entry['op']}: {json.dumps(each)}"
@@ -673,12 +666,14 @@ def watch(
     key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only this key.")] = None,
     cursor: Annotated[
         str | None,
-        typer.Option("--from", metavar="CURSOR", help="Where an earlier watch ended, or start."),
+        typer.Option("--from", metavar="CURSOR", help="A cursor to continue from, or start."),
     ] = None,
-    previous: Annotated[bool, typer.Option("--previous", help="With the values before.")] = False,
+    previous: Annotated[
+        bool, typer.Option("--previous", help="Also print the previous values.")
+    ] = False,
     limit: Annotated[
         int,
-        typer.Option("--limit", min=0, metavar="N", help="End after so many events; 0: never."),
+        typer.Option("--limit", min=0, metavar="N", help="Stop after N events; 0: never."),
     ] = 0,
     escaped: Escaped = False,
 ) -> None:

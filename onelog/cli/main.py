@@ -1,11 +1,11 @@
-"""The ``onelog`` command: one entry point, and one way to fail.
+"""The entry point of the ``onelog`` command, and how it fails.
 
-Whatever goes wrong ends as one line on stderr, ``error: REASON: what happened; what to do``, and an
-exit code: 1 for errors, 2 for a command that was not understood. Never a traceback: the people who
-read it did not write this program. Some commands have codes of their own; their help says which.
+Every error ends as one line on stderr, ``error: REASON: what happened; what to do``, and an exit
+code: 1 for errors, 2 for a command that was not understood. There is never a traceback: its readers
+did not write this program. Some commands have further codes, which their help lists.
 
-The commands are in ``onelog.cli.program``, which is loaded here when the process is ready to be
-interrupted: an impatient Ctrl-C ends it quietly from the first moment on.
+The commands are in ``onelog.cli.program``, which is imported only after interrupts are handled: an
+early Ctrl-C ends the process quietly, too.
 """
 
 import errno
@@ -25,10 +25,10 @@ from onelog.cli.failure import (
     EXIT_USAGE,
     CommandFailed,
     advice_for,
-    code_of_answer,
+    find_exit_code,
 )
 
-# What the library says of a value that it cannot use, and what people understand.
+# Typer's messages about values that it cannot use, and plainer ones.
 _WORDS = (
     (r": .* is not a valid int( range)?\.$", ": this is no whole number"),
     (r": .* is not a valid float( range)?\.$", ": this is no number"),
@@ -50,11 +50,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         try:
             code = tree()(arguments, prog_name="onelog", standalone_mode=False)
         finally:
-            sys.stdout.flush()  # what was printed comes before the error that ended it
+            sys.stdout.flush()  # the output comes before the error
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except SystemExit as leaving:
-        # Typer answers a closed pipe with an exit of its own, and completion ends this way.
+        # Typer exits this way for a closed pipe, and after completion.
         return _leave_pipe() if leaving.code else 0
     except BrokenPipeError:
         return _leave_pipe()
@@ -66,7 +66,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def main() -> NoReturn:
     """Run the command line of the process."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # While modules are loaded nobody could catch an interrupt: it ends the process by itself.
+        # While modules are imported an interrupt cannot be caught: let it end the process.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         import onelog.cli.program  # noqa: F401
 
@@ -75,7 +75,7 @@ def main() -> NoReturn:
 
 
 def _report(error: Exception) -> int:
-    # Not imported at the top: most commands of a client never need the log's code.
+    # Not imported at the top: most commands never need the log's code.
     from onelog.errors import OnelogError, Unimplemented
     from onelog.ual.errors import UalError
 
@@ -85,7 +85,7 @@ def _report(error: Exception) -> int:
         message = "; ".join([error.message or "no more is known", *getattr(error, "__notes__", ())])
         if isinstance(error, Unimplemented):
             message += "; is this an endpoint for clients, and not a port for peers?"
-        return _fail(error.reason, message, code_of_answer(error))
+        return _fail(error.reason, message, find_exit_code(error))
     if isinstance(error, UalError):
         return _fail(error.reason, str(error), EXIT_ERROR)
     if isinstance(error, ModuleNotFoundError) and (advice := advice_for(error.name)):
@@ -100,8 +100,8 @@ def _report(error: Exception) -> int:
 def _report_of_typer(error: Exception) -> int:
     import typer
 
-    # What is raised for a command line that cannot be understood. The library that typer is built
-    # on is not part of typer's interface, so this name is reached through a subclass that is.
+    # The exception for a wrong command line. Click, which typer is built on, is not part of typer's
+    # interface, so its class is reached through a subclass that is.
     usage_error: Any = typer.BadParameter.__base__
     if isinstance(error, usage_error):
         message = " ".join(error.format_message().split())
@@ -110,7 +110,7 @@ def _report_of_typer(error: Exception) -> int:
         return _fail("USAGE", f"{message.rstrip('.')}; try --help", EXIT_USAGE)
     if isinstance(error, typer.Abort):
         return EXIT_ERROR
-    # A mistake in this program. Where it happened is what its authors need to know.
+    # A bug in this program; its authors need to know where it happened.
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -119,17 +119,17 @@ def _report_of_typer(error: Exception) -> int:
 
 
 def _fail(reason: str, message: str, code: int) -> int:
-    # A path in the message may hold anything, even what a terminal would obey.
+    # A path in the message may hold anything, even control sequences for a terminal.
     shown = "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in message)
     sys.stderr.write(f"error: {reason}: {shown}\n")
     return code
 
 
 def _open_closed_streams() -> None:
-    """Let output that was closed (``>&-``) go nowhere; the exit code still tells.
+    """Redirect closed standard streams (``>&-``) to /dev/null.
 
-    The numbers must be taken, too: the next file that is opened would get them, and whatever is
-    printed by mistake would end up in a file of the data directory.
+    Their descriptors must not stay free: the next file that is opened would get one, and output
+    would end up in a file of the data directory.
     """
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
@@ -141,8 +141,8 @@ def _open_closed_streams() -> None:
 
 
 def _leave_pipe() -> int:
-    """End quietly when the reader of our output has gone, as ``| head`` does."""
-    # Python flushes stdout once more on its way out; that must have somewhere to go.
+    """End quietly when the reader of our output is gone, as with ``| head``."""
+    # Python flushes stdout once more at exit; that must not fail.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_PIPE_CLOSED
 

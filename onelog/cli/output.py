@@ -1,17 +1,12 @@
-"""What commands print: tables and lines for people, JSON for scripts.
+"""What commands print: tables, lines and charts for people, JSON for scripts.
 
 With ``--json`` one thing is one document, and many things are one line each. A field of bytes is
-text where it is UTF-8 (``value``), else base64 under a name that says so (``value_base64``); in a
-list such an element is ``{"base64": …}``. For people, whatever a terminal might obey is escaped:
-keys and values may have been written by anybody.
+text if it is UTF-8 (``value``), else base64 under a name that says so (``value_base64``); in a list
+such an element is ``{"base64": …}``. In protobuf messages numbers stay numbers, and enums are
+lower-case words.
 
-Messages
---------
-Messages of the API as JSON documents: numbers stay numbers, enums are their words.
-
-Chart
------
-A series as one line of a terminal.
+For people, control characters are escaped, so that no key or value can send commands to the
+terminal: anybody may have written them.
 """
 
 import base64
@@ -23,7 +18,7 @@ from dataclasses import fields, is_dataclass
 from itertools import islice, pairwise
 from typing import Any
 
-# Rows of one table: widths are those of its widest cells, and no more rows are held.
+# Rows that are held to find the widths of columns; more rows make another table.
 TABLE_ROWS_MAX = 500
 CELL_SIZE_MAX = 200  # characters of a value in a table; JSON and ``get`` have all of it
 
@@ -31,7 +26,7 @@ Column = tuple[str, Callable[[Any], Any]]
 
 
 class Output:
-    """Where a command's results go."""
+    """Prints the results of a command, as text or as JSON."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
@@ -51,7 +46,7 @@ class Output:
             self._print_table(("", ""), [(name, cell(value)) for name, value in rows], ())
 
     def table(self, items: Iterable[Any], columns: Sequence[Column], nothing: str = "") -> int:
-        """Print many things as they come, and return how many there were."""
+        """Print many things as they arrive; return how many there were."""
         count = 0
         if self.as_json:
             for item in items:
@@ -73,15 +68,15 @@ class Output:
         return count
 
     def line(self, document: Any, text: str = "") -> None:
-        """Print one of many things at once: somebody may be waiting for it."""
+        """Print one of many things and flush: a reader may be waiting for it."""
         shown = json.dumps(plain(document), ensure_ascii=False) if self.as_json else printable(text)
         self._write(shown)
         sys.stdout.flush()
 
     def raw(self, data: bytes, *, with_newline: bool) -> None:
-        """Print a value byte by byte, unless a terminal might obey it."""
+        """Print the bytes of a value; escaped if the output is a terminal."""
         if sys.stdout.isatty():
-            self._write("\n".join(printable(line) for line in text_of(data).split("\n")))
+            self._write("\n".join(printable(line) for line in to_text(data).split("\n")))
             return
         sys.stdout.flush()
         sys.stdout.buffer.write(data + (b"\n" if with_newline else b""))
@@ -101,28 +96,28 @@ class Output:
             table.add_column(title, justify="right" if at in right else "left", overflow="fold")
         for row in rows:
             table.add_row(*(Text(each) for each in row))
-        # Into a file as wide as it is: a value must not be cut by the width of no terminal.
+        # A file has no width: do not cut values there.
         width = None if sys.stdout.isatty() else sum(map(_width_max, zip(titles, *rows))) + 100  # noqa: B905
         Console(width=width, highlight=False, markup=False, file=sys.stdout).print(table)
 
 
 def _width_max(column: Sequence[str]) -> int:
-    # A character takes at most two cells of a terminal.
+    # A character is at most two columns wide on a terminal.
     return 2 * max(map(len, column)) + 2
 
 
-def text_of(data: bytes) -> str:
-    """Return bytes as people can read them."""
+def to_text(data: bytes) -> str:
+    """Return bytes as printable text."""
     return data.decode("utf-8", "backslashreplace")
 
 
 def cell(value: Any) -> str:
-    """Return a value as a table shows it, in one line."""
+    """Format a value for a table, in one line."""
     match value:
         case None:
             return ""
         case bytes():
-            shown = printable(text_of(value))
+            shown = printable(to_text(value))
         case bool():
             shown = "yes" if value else "no"
         case float():
@@ -137,12 +132,12 @@ def cell(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it; see the module's text."""
+    """Convert a value to what JSON can hold; see the module's docstring."""
     if isinstance(value, bytes):
         found = _bytes(value)
         return found if isinstance(found, str) else {"base64": found[0]}
     if isinstance(value, float):
-        # JSON has no such numbers, and a program must not take null for one of them.
+        # JSON has no infinity or NaN; null would be ambiguous.
         return value if value - value == 0 else str(value)
     if is_dataclass(value) and not isinstance(value, type):
         return plain({each.name: getattr(value, each.name) for each in fields(value)})
@@ -159,7 +154,7 @@ def plain(value: Any) -> Any:
 
 def _field(name: Any, value: Any) -> tuple[str, Any]:
     if isinstance(name, bytes):
-        name = text_of(name)
+        name = to_text(name)
     if isinstance(value, bytes):
         found = _bytes(value)
         return (name, found) if isinstance(found, str) else (f"{name}_base64", found[0])
@@ -175,15 +170,15 @@ def _bytes(value: bytes) -> str | tuple[str]:
 
 
 def note(message: str) -> None:
-    """Print something beside the output."""
+    """Print a note on stderr."""
     sys.stderr.write(f"note: {printable(message)}\n")
 
 
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Show a bar on stderr while the block runs, if somebody is there to see it.
+    """Show a bar on stderr while the block runs, if it is a terminal.
 
-    What it yields is called with how much more is done.
+    It yields a function to call with the amount of progress.
     """
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -197,21 +192,21 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
         yield lambda count: bar.advance(task, count)
 
 
-# Messages
+# Protobuf messages
 
 
-def document_of(message: Any) -> dict[str, Any]:
-    """Return a message with all of its fields, by the names of the protos."""
+def to_document(message: Any) -> dict[str, Any]:
+    """Convert a protobuf message to a document, with all of its fields by their proto names."""
     return {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
 
 
-def word_of(enum: Any, value: int) -> str:
-    """Return a value of an enum without the enum's name: ``leader`` for ROLE_LEADER."""
+def to_word(enum: Any, value: int) -> str:
+    """Return a value of an enum as a word: ``leader`` for ROLE_LEADER."""
     return _word(enum.DESCRIPTOR, value)
 
 
 def shown_hash(number: int) -> str:
-    """Return a state hash as all commands write it."""
+    """Format a state hash."""
     return f"{number:016x}"
 
 
@@ -229,10 +224,10 @@ def _value(message: Any, field: Any) -> Any:
 
 def _one(field: Any, value: Any) -> Any:
     if field.message_type is not None:
-        return document_of(value)
+        return to_document(value)
     if field.enum_type is not None:
         return _word(field.enum_type, value)
-    # Of all fixed numbers of the API these are hashes, which nobody calculates with.
+    # The fixed64 fields of the API are hashes, which are shown in hex.
     if field.type == field.TYPE_FIXED64:
         return shown_hash(value)
     return value
@@ -254,12 +249,12 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
-    """Return bars for values; where there are more than fit, the mean of each stretch.
+    """Draw values as bars in one line; if they do not all fit, the means of equal parts.
 
-    Values that are no numbers leave a space.
+    A value that is not a number is a space.
     """
     scale = max((abs(each) for each in values if each - each == 0), default=0.0) or 1.0
-    # Within -1 and 1 nothing that is calculated below can overflow.
+    # Scaled to between -1 and 1, so that no calculation below overflows.
     numbers = [_mean([each / scale for each in part]) for part in _stretches(values, width)]
     finite = [each for each in numbers if each is not None]
     if not finite:
@@ -281,7 +276,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def printable(text: str) -> str:
-    """Return a text that no terminal obeys: names and values come from anybody's files."""
+    """Escape control characters: names and values may have been written by anybody."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode()
         for char in text

@@ -1,7 +1,7 @@
 """The tree of commands.
 
-Most of it is loaded when it is asked for: a group is a line here, with the text that ``onelog
---help`` shows, and a module whose ``app`` has the commands.
+Most groups are imported when they are used: a group is a line here, with the text that ``onelog
+--help`` shows and the module whose ``app`` has the commands.
 """
 
 import os
@@ -20,21 +20,24 @@ GROUPS = {
     "queue": ("onelog.cli.queue", "Queues: enqueue, consume, acknowledge, dead letters."),
     "stream": ("onelog.cli.stream", "Streams: append, read, tail, consumer groups."),
     "ts": ("onelog.cli.timeseries", "Time series: write, import, query, downsample."),
-    "import": ("onelog.cli.import_rows", "Rows of Parquet, JSON lines or CSV, each once."),
-    "watch": ("onelog.cli.watch", "See what happens in all models, as it happens."),
-    "transact": ("onelog.cli.transact", "Change several things at once, or nothing."),
+    "import": (
+        "onelog.cli.import_rows",
+        "Import rows of Parquet, JSON lines or CSV, exactly once.",
+    ),
+    "watch": ("onelog.cli.watch", "Watch changes in all models as they happen."),
+    "transact": ("onelog.cli.transact", "Change several things atomically."),
     "admin": ("onelog.cli.admin", "Status, members, leaders, snapshots, namespaces."),
     "cluster": ("onelog.cli.cluster.commands", "A cluster on this machine: up, kill, restart."),
-    "spark": ("onelog.cli.spark", "What a Spark cluster needs: the zip for executors."),
-    "export": ("onelog.cli.export", "Views of the log as files that prove themselves."),
-    "bench": ("onelog.cli.bench.command", "Load on any endpoint: rates and times, as they come."),
+    "spark": ("onelog.cli.spark", "The zip that Spark executors need."),
+    "export": ("onelog.cli.export", "Views of the log as files, with a receipt to verify them."),
+    "bench": ("onelog.cli.bench.command", "Load on any endpoint: rates and latencies."),
     "demo": ("onelog.cli.demo.command", "The five-minute tour, on a temporary database."),
-    "completion": ("onelog.cli.completion", "Let your shell complete commands and flags."),
+    "completion": ("onelog.cli.completion", "A script that completes commands in your shell."),
 }
 
 
 class Program(TyperGroup):
-    """The root; a group of GROUPS stands for itself by its text until it is needed."""
+    """The root command; imports a group of GROUPS when it is used."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -45,7 +48,7 @@ class Program(TyperGroup):
         self.commands = {**self._unloaded, **self.commands}
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command; loads it."""
+        """Import a command and return it."""
         if self._unloaded.pop(cmd_name, None) is not None:
             module, text = GROUPS[cmd_name]
             loaded = typer.main.get_command(import_module(module).app)
@@ -55,7 +58,7 @@ class Program(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
-        """List the commands without loading them."""
+        """List the commands without importing them."""
         limit = formatter.width - 6 - max(map(len, self.commands))
         with formatter.section("Commands"):
             formatter.write_dl(
@@ -83,7 +86,7 @@ if os.environ.get(completion.VARIABLE):
 
 @cache
 def tree() -> Any:
-    """Return the root of the commands; they are made out of their functions once."""
+    """Return the root command; built once."""
     return typer.main.get_command(app)
 
 
@@ -101,9 +104,11 @@ def root(
     *,
     _version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Say the version."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
-    """Say what there is when nothing was asked for."""
+    """Print the help if no command is given."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

@@ -1,11 +1,7 @@
-"""``onelog queue``: queues, and looking after them.
+"""``onelog queue``: producing and consuming messages, and managing queues.
 
-Message
--------
-What producers and consumers of a queue do: ``onelog queue enqueue``, ``consume``, ``ack``, …
-
-A leased message is named by its receipt, ``ID:TOKEN``, which ``lease`` prints: whoever has it may
-settle the message, in another process as well.
+A leased message is named by its receipt, ``ID:TOKEN``, which ``lease`` prints. Any process that has
+the receipt may settle the message.
 """
 
 import errno
@@ -21,18 +17,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onelog.cli.command import RoutingKey, Session, command, group
-from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed, code_of_answer
+from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed, find_exit_code
 from onelog.cli.output import cell, progress
 from onelog.cli.values import (
     duration_s,
-    headers_of,
-    lines_of,
-    number_pairs_of,
+    parse_headers,
+    parse_number_pairs,
+    read_lines,
+    read_value,
     shown_duration,
     shown_time,
     time_ns,
     to_bytes,
-    value_of,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +38,7 @@ if TYPE_CHECKING:
 
 ENQUEUE_CHUNK = 1_000  # lines that are read from the input before they are sent
 VISIBILITY_S = 30.0
-STOP_S = 86_400.0  # commands under way are waited for when no more messages are taken
+STOP_S = 86_400.0  # how long commands under way may take to end after Ctrl-C
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")]
 Receipts = Annotated[
@@ -78,22 +74,25 @@ def enqueue(
         int, typer.Option("--priority", min=0, max=15, metavar="N", help="0 is the most urgent.")
     ] = 8,
     delay: Annotated[
-        float, typer.Option("--delay", metavar="TIME", parser=duration_s, help="Not before.")
+        float,
+        typer.Option("--delay", metavar="TIME", parser=duration_s, help="Deliver after this long."),
     ] = "0",  # type: ignore[assignment] # typer parses it
     at: Annotated[
-        int, typer.Option("--at", metavar="WHEN", parser=time_ns, help="Not before this time.")
+        int, typer.Option("--at", metavar="WHEN", parser=time_ns, help="Deliver at this time.")
     ] = "0",  # type: ignore[assignment] # typer parses it
     ttl: Annotated[
-        float, typer.Option("--ttl", metavar="TIME", parser=duration_s, help="Let it live so long.")
+        float,
+        typer.Option("--ttl", metavar="TIME", parser=duration_s, help="Expire after this long."),
     ] = "0",  # type: ignore[assignment] # typer parses it
     dedup_id: Annotated[
-        str, typer.Option("--dedup-id", metavar="TEXT", help="Only once, whoever sends it again.")
+        str, typer.Option("--dedup-id", metavar="TEXT", help="Drop it if this id was sent before.")
     ] = "",
     group: Annotated[
-        str, typer.Option("--group", metavar="NAME", help="In order within a group.")
+        str, typer.Option("--group", metavar="NAME", help="Deliver in order within this group.")
     ] = "",
     tenant: Annotated[
-        str, typer.Option("--tenant", metavar="NAME", help="Tenants have equal shares.")
+        str,
+        typer.Option("--tenant", metavar="NAME", help="Tenants get equal shares of deliveries."),
     ] = "",
     header: Annotated[
         list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="Repeatable.")
@@ -114,22 +113,22 @@ def enqueue(
     settings: dict[str, Any] = {
         "priority": priority, "delay_s": delay, "at_ns": at, "ttl_s": ttl,
         "dedup_id": to_bytes(dedup_id), "group": to_bytes(group), "tenant": to_bytes(tenant),
-        "headers": headers_of(header),
+        "headers": parse_headers(header),
     }  # fmt: skip
     if lines:
         if body not in (None, "-") or dedup_id:
-            raise CommandFailed("USAGE", "--lines has no body and no --dedup-id")
+            raise CommandFailed("USAGE", "--lines takes no body and no --dedup-id")
         count = _enqueue_lines(target, file, settings)
         session.output.result({"enqueued": count}, f"{count} enqueued")
         return
-    (enqueued,) = target.enqueue_many([NewMessage(value_of(body, file), **settings)])
+    (enqueued,) = target.enqueue_many([NewMessage(read_value(body, file), **settings)])
     session.output.result(enqueued, str(enqueued.message_id))
 
 
 def _enqueue_lines(target: "Queue", file: Path | None, settings: dict[str, Any]) -> int:
     from onelog import NewMessage
 
-    count, source = 0, lines_of(file)
+    count, source = 0, read_lines(file)
     with progress("enqueueing") as advance:
         while chunk := list(islice(source, ENQUEUE_CHUNK)):
             target.enqueue_many(NewMessage(line, **settings) for line in chunk)
@@ -153,20 +152,22 @@ def lease(
     queue: QueueName,
     *,
     count: Annotated[
-        int, typer.Option("--count", min=1, max=1000, metavar="N", help="Up to so many.")
+        int, typer.Option("--count", min=1, max=1000, metavar="N", help="At most N.")
     ] = 1,
     visibility: MessageVisibility = None,
     wait: Annotated[
         float,
-        typer.Option("--wait", metavar="TIME", parser=duration_s, help="Wait for the first."),
+        typer.Option(
+            "--wait", metavar="TIME", parser=duration_s, help="Wait this long for the first."
+        ),
     ] = "0",  # type: ignore[assignment] # typer parses it
     receipts: Annotated[
         bool, typer.Option("--receipts", help="Print receipts and nothing else.")
     ] = False,
 ) -> None:
-    """Take messages for a while; exits with 3 if there is none.
+    """Lease messages and print their receipts; exits with 3 if there is none.
 
-    Who has a receipt settles the message with ack, nack, extend or release.
+    Settle a message with its receipt: ack, nack, extend or release.
 
     \b
     Examples:
@@ -180,7 +181,7 @@ def lease(
     else:
         session.output.table(messages, MESSAGE_COLUMNS)
     if not messages:
-        raise CommandFailed("QUEUE_EMPTY", f"{queue} has nothing to give out", EXIT_NOT_FOUND)
+        raise CommandFailed("QUEUE_EMPTY", f"{queue} has no message that is ready", EXIT_NOT_FOUND)
 
 
 def consume(
@@ -193,18 +194,18 @@ def consume(
     *,
     limit: Annotated[
         int,
-        typer.Option("--limit", min=0, metavar="N", help="End after so many messages; 0: never."),
+        typer.Option("--limit", min=0, metavar="N", help="Stop after N messages; 0: never."),
     ] = 0,
     visibility: MessageVisibility = None,
     concurrency: Annotated[
         int, typer.Option("--concurrency", min=1, max=256, metavar="N", help="Commands at a time.")
     ] = 1,
 ) -> None:
-    """Print messages as they come, and acknowledge each that was printed; Ctrl-C ends it.
+    """Print messages as they arrive, and acknowledge each that was printed; Ctrl-C ends it.
 
-    With a command, that gets the body on stdin, and ONELOG_MESSAGE_ID and ONELOG_DELIVERY_COUNT in
-    its environment. When it succeeds the message is acknowledged; else the message failed, and
-    comes again or is dead. Leases are kept alive meanwhile.
+    A command gets the body on stdin, and ONELOG_MESSAGE_ID and ONELOG_DELIVERY_COUNT in its
+    environment. If it succeeds, the message is acknowledged; else the delivery has failed, and the
+    message is retried or dead. Leases are extended while commands run.
 
     \b
     Examples:
@@ -230,7 +231,7 @@ def _work(
     from onelog import Reject
 
     if shutil.which(arguments[0]) is None:
-        # Before a message is taken: a slip of the pen must not make dead letters of them.
+        # Before a message is leased: a typo must not turn messages into dead letters.
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), arguments[0])
 
     def run(message: "Message") -> None:
@@ -260,12 +261,12 @@ def _messages(receipts: Sequence[str]) -> "list[Message]":
 
     return [
         Message(number, b"", token)
-        for number, token in number_pairs_of(receipts, "a receipt like 12:3456")
+        for number, token in parse_number_pairs(receipts, "a receipt like 12:3456")
     ]
 
 
 def show_settled(session: Session, settled: "list[Settled]", what: str) -> None:
-    """Print what became of messages; fails if one of them was refused."""
+    """Print the outcome for each message; fail if one of them was refused."""
     columns = (
         ("message", lambda each: each.message_id),
         ("", lambda each: each.reason or ("dead" if each.dead else what)),
@@ -273,12 +274,12 @@ def show_settled(session: Session, settled: "list[Settled]", what: str) -> None:
     session.output.table(settled, columns)
     refused = [each for each in settled if each.reason]
     if refused:
-        from onelog.client.values import error_of_settled
+        from onelog.client.values import to_settle_error
 
         raise CommandFailed(
             refused[0].reason,
             f"{len(refused)} of {len(settled)} were not {what}",
-            code_of_answer(error_of_settled(refused[0])),
+            find_exit_code(to_settle_error(refused[0])),
         )
 
 
@@ -286,7 +287,7 @@ Strict = Annotated[bool, typer.Option("--strict", help="All of them, or none.")]
 
 
 def ack(session: Session, queue: QueueName, receipts: Receipts, *, strict: Strict = False) -> None:
-    """Leased messages are done; exits with 4 if a lease is lost.
+    """Acknowledge leased messages; exits with 4 if a lease is lost.
 
     \b
     Examples:
@@ -303,12 +304,14 @@ def nack(
     *,
     delay: Annotated[
         float | None,
-        typer.Option("--delay", metavar="TIME", parser=duration_s, help="Else as the queue says."),
+        typer.Option(
+            "--delay", metavar="TIME", parser=duration_s, help="By default the queue's backoff."
+        ),
     ] = None,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")] = "",
     strict: Strict = False,
 ) -> None:
-    """Leased messages failed: they come again after a delay, or are dead.
+    """Record failed deliveries: retry the messages after a delay, or move them to dead letters.
 
     \b
     Examples:
@@ -323,7 +326,7 @@ def nack(
 def extend(
     session: Session, queue: QueueName, receipts: Receipts, *, visibility: MessageVisibility = None
 ) -> None:
-    """Leases are to last so long from now on; exits with 4 if one is lost.
+    """Extend leases to --visibility from now; exits with 4 if one is lost.
 
     \b
     Examples:
@@ -334,7 +337,7 @@ def extend(
 
 
 def release(session: Session, queue: QueueName, receipts: Receipts) -> None:
-    """Give messages back as if they had not been taken.
+    """Release leased messages: they are ready again as if they had not been leased.
 
     \b
     Examples:
@@ -347,13 +350,15 @@ def peek(
     session: Session,
     queue: QueueName,
     *,
-    limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="So many.")] = 10,
-    from_id: Annotated[int, typer.Option("--from", min=0, metavar="ID", help="From here on.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="At most N.")] = 10,
+    from_id: Annotated[
+        int, typer.Option("--from", min=0, metavar="ID", help="From this id on.")
+    ] = 0,
     since: Annotated[
         int, typer.Option("--since", metavar="WHEN", parser=time_ns, help="Enqueued since.")
     ] = "0",  # type: ignore[assignment] # typer parses it
 ) -> None:
-    """Show messages without taking them, by id.
+    """Show messages in the order of their ids, without leasing them.
 
     \b
     Examples:
@@ -379,7 +384,7 @@ def peek(
 # Commands
 
 app = group("Queues: enqueue, consume, acknowledge, dead letters.")
-schedule_app = group("Messages that a queue sends itself, by a cron expression in UTC.")
+schedule_app = group("Messages that a queue enqueues by itself, by a cron expression in UTC.")
 register(app)
 app.add_typer(schedule_app, name="schedule")
 
@@ -393,27 +398,29 @@ def _duration_option(flag: str, text: str) -> Any:
 MaxDeliveries = Annotated[
     int | None,
     typer.Option(
-        "--max-deliveries", min=0, metavar="N", help="Failures after which one is dead; 0: never."
+        "--max-deliveries", min=0, metavar="N", help="Failures until a message is dead; 0: never."
     ),
 ]
 DeadLetters = Annotated[
-    str | None, typer.Option("--dead-letters", metavar="QUEUE", help="The queue for dead ones.")
+    str | None, typer.Option("--dead-letters", metavar="QUEUE", help="The queue for dead messages.")
 ]
 Visibility = Annotated[
-    float | None, _duration_option("--visibility", "Length of a lease that asks for none; 30s.")
+    float | None, _duration_option("--visibility", "Default length of a lease; 30s.")
 ]
 Ageing = Annotated[
-    float | None, _duration_option("--ageing", "Waiting that makes up for one step of priority.")
+    float | None, _duration_option("--ageing", "Waiting this long counts as one step of priority.")
 ]
-Ttl = Annotated[float | None, _duration_option("--ttl", "Lifetime of messages that bring none.")]
+Ttl = Annotated[float | None, _duration_option("--ttl", "Default lifetime of a message.")]
 DedupWindow = Annotated[
     float | None, _duration_option("--dedup-window", "How long a dedup id is remembered; 5m.")
 ]
 DedupMax = Annotated[
-    int | None, typer.Option("--dedup-max", min=0, metavar="N", help="Dedup ids remembered.")
+    int | None,
+    typer.Option("--dedup-max", min=0, metavar="N", help="The most dedup ids to remember."),
 ]
 MessagesMax = Annotated[
-    int | None, typer.Option("--messages-max", min=0, metavar="N", help="How many it may hold.")
+    int | None,
+    typer.Option("--messages-max", min=0, metavar="N", help="The most messages it may hold."),
 ]
 Backoff = Annotated[
     str | None,
@@ -422,7 +429,7 @@ Backoff = Annotated[
 
 
 def _changed(config: "QueueConfig", **given: Any) -> "QueueConfig":
-    """Return settings with those changed that were given."""
+    """Return the settings with the given ones changed."""
     if given["backoff_s"] is not None:
         texts = [each for each in given["backoff_s"].split(",") if each]
         given["backoff_s"] = tuple(duration_s(each) for each in texts)
@@ -444,7 +451,7 @@ def create(
     messages_max: MessagesMax = None,
     backoff: Backoff = None,
 ) -> None:
-    """Create a queue; exits with 4 if it is there.
+    """Create a queue; exits with 4 if it exists.
 
     \b
     Examples:
@@ -477,7 +484,7 @@ def configure(
     messages_max: MessagesMax = None,
     backoff: Backoff = None,
 ) -> None:
-    """Change settings of a queue; those that are not named stay as they are.
+    """Change settings of a queue; those that are not given stay.
 
     \b
     Examples:
@@ -495,7 +502,7 @@ def configure(
 
 @command(app)
 def delete(session: Session, queue: QueueName) -> None:
-    """Delete a queue and all that is in it.
+    """Delete a queue with all of its messages.
 
     \b
     Examples:
@@ -508,11 +515,13 @@ def delete(session: Session, queue: QueueName) -> None:
 @command(app, "list", reads=True)
 def list_(
     session: Session,
-    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Names that begin so.")] = "",
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="Only names with this prefix.")
+    ] = "",
     *,
     shard_of: RoutingKey = "",
 ) -> None:
-    """List queues and what is in them.
+    """List queues and their counts of messages.
 
     \b
     Examples:
@@ -534,7 +543,7 @@ def list_(
 
 @command(app, reads=True)
 def show(session: Session, queue: QueueName) -> None:
-    """Show a queue: what is in it, what became of the rest, and its settings.
+    """Show a queue: its messages by state, totals since it was created, and its settings.
 
     \b
     Examples:
@@ -576,7 +585,7 @@ def _rows(info: "QueueInfo") -> list[tuple[str, Any]]:
 
 @command(app)
 def pause(session: Session, queue: QueueName) -> None:
-    """Give out no more messages until `queue resume`.
+    """Deliver no more messages until `queue resume`.
 
     \b
     Examples:
@@ -588,7 +597,7 @@ def pause(session: Session, queue: QueueName) -> None:
 
 @command(app)
 def resume(session: Session, queue: QueueName) -> None:
-    """Give out messages again.
+    """Deliver messages again after `queue pause`.
 
     \b
     Examples:
@@ -600,7 +609,7 @@ def resume(session: Session, queue: QueueName) -> None:
 
 @command(app)
 def cancel(session: Session, queue: QueueName, message_ids: MessageIds) -> None:
-    """Remove messages that are not leased; exits with 4 if one cannot be.
+    """Delete messages that are not leased; exits with 4 if one cannot be deleted.
 
     \b
     Examples:
@@ -619,7 +628,7 @@ def prioritise(
     ],
     message_ids: MessageIds,
 ) -> None:
-    """Give messages that are not leased another priority; exits with 4 if one cannot have it.
+    """Change the priority of messages that are not leased; exits with 4 if one is refused.
 
     \b
     Examples:
@@ -641,14 +650,14 @@ def purge(
     before: Annotated[
         int,
         typer.Option(
-            "--before", metavar="WHEN", parser=time_ns, help="Only those enqueued before."
+            "--before", metavar="WHEN", parser=time_ns, help="Only messages enqueued before."
         ),
     ] = "0",  # type: ignore[assignment] # typer parses it
     leased_too: Annotated[
-        bool, typer.Option("--leased-too", help="Also those that somebody is working on.")
+        bool, typer.Option("--leased-too", help="Also messages that are leased.")
     ] = False,
 ) -> None:
-    """Remove all messages of a queue, or the older ones.
+    """Delete all messages of a queue, or the older ones.
 
     \b
     Examples:
@@ -668,7 +677,10 @@ def redrive(
     queue: QueueName,
     *,
     target: Annotated[
-        str, typer.Option("--to", metavar="QUEUE", help="Not to where they came from, but here.")
+        str,
+        typer.Option(
+            "--to", metavar="QUEUE", help="Move them here instead of to their own queues."
+        ),
     ] = "",
     first_id: Annotated[
         int, typer.Option("--first", min=0, metavar="ID", help="From this id on.")
@@ -681,14 +693,14 @@ def redrive(
         int, typer.Option("--failed-until", metavar="WHEN", parser=time_ns, help="Failed before.")
     ] = "0",  # type: ignore[assignment] # typer parses it
     failure: Annotated[
-        str, typer.Option("--failure", metavar="TEXT", help="Only those whose failure has this.")
+        str, typer.Option("--failure", metavar="TEXT", help="Only if the failure contains this.")
     ] = "",
-    limit: Annotated[int, typer.Option("--limit", min=0, metavar="N", help="So many.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", min=0, metavar="N", help="At most N.")] = 0,
     rate: Annotated[
-        int, typer.Option("--rate", min=0, metavar="N", help="So many in a second.")
+        int, typer.Option("--rate", min=0, metavar="N", help="At most N a second.")
     ] = 0,
 ) -> None:
-    """Move dead letters back to where they came from; it goes on by itself. Prints its id.
+    """Move dead letters back to their queues, in the background; prints an id.
 
     \b
     Examples:
@@ -705,9 +717,11 @@ def redrive(
 def cancel_redrive(
     session: Session,
     queue: QueueName,
-    redrive_id: Annotated[int, typer.Argument(metavar="ID", min=1, help="As redrive printed it.")],
+    redrive_id: Annotated[
+        int, typer.Argument(metavar="ID", min=1, help="The id that redrive printed.")
+    ],
 ) -> None:
-    """Stop a redrive where it is.
+    """Stop a redrive; messages that it moved stay where they are.
 
     \b
     Usage:
@@ -737,7 +751,7 @@ def add(
         list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="Repeatable.")
     ] = None,
 ) -> None:
-    """Let a queue send itself a message whenever the expression says so; prints the id.
+    """Add a schedule: the queue enqueues the message whenever CRON says so; prints its id.
 
     \b
     Examples:
@@ -745,7 +759,7 @@ def add(
     """
     from onelog import NewMessage
 
-    message = NewMessage(value_of(body, file), priority=priority, headers=headers_of(header))
+    message = NewMessage(read_value(body, file), priority=priority, headers=parse_headers(header))
     schedule_id = session.client.queue(queue).schedule(cron, message)
     session.output.result({"schedule_id": schedule_id}, str(schedule_id))
 
@@ -773,7 +787,7 @@ def delete_schedule(
     queue: QueueName,
     schedule_id: Annotated[int, typer.Argument(metavar="ID", min=1, help="The schedule.")],
 ) -> None:
-    """Stop a schedule; messages that it made stay.
+    """Delete a schedule; messages that it enqueued stay.
 
     \b
     Examples:

@@ -1,8 +1,8 @@
-"""``onelog serve`` and ``onelog config``: the only commands that know the server.
+"""``onelog serve`` and ``onelog config``: the only commands that import the server.
 
-Thin, and lazy: the server is imported inside the commands, because every other command must start
-without it. Its settings are the flags; they are read, and their help is made, by
-``node/config/sources.py``, where they are described once.
+The server is imported inside the commands, so that every other command starts without it. Its
+settings are the flags; ``node/config/sources.py`` describes them once, parses them and makes their
+help.
 """
 
 import inspect
@@ -21,17 +21,18 @@ from onelog.cli.failure import CommandFailed
 HELP_FLAGS = ("--help", "-h")
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
-config_app = typer.Typer(help="Look at the settings of a server.", rich_markup_mode=None)
+config_app = typer.Typer(help="Show the settings of a server.", rich_markup_mode=None)
 
 
 class SettingsCommand(TyperCommand):
-    """A command that takes every setting of a server as a flag, and lets shells complete them.
+    """A command that takes every setting of a server as a flag, with shell completion.
 
-    Only a shell that asks needs them as parameters: they would have to be loaded for every command.
+    The settings are parameters only during completion: else every command would have to import
+    them.
     """
 
     def get_params(self, ctx: Any) -> Any:
-        """Return the parameters; with the settings if this answers a shell."""
+        """Return the parameters; during completion with the settings."""
         own = super().get_params(ctx)
         if not ctx.resilient_parsing:
             return own
@@ -45,7 +46,7 @@ def _settings() -> list[Any]:
 
     def nothing(**_: object) -> None: ...
 
-    # Typer makes parameters out of the signature of a function only.
+    # Typer can make parameters only from the signature of a function.
     parameters = [
         _parameter(f"flag_{number}", flag) for number, flag in enumerate(main.serve_flags())
     ]
@@ -97,7 +98,7 @@ def serve(context: typer.Context) -> None:
 
 @config_app.callback(invoke_without_command=True)
 def config(context: typer.Context) -> None:
-    """Look at the settings of a server."""
+    """Show the settings of a server."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -111,9 +112,9 @@ def show(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
-    """Show every setting, its value, and where that came from.
+    """Show every setting, its value, and where it comes from.
 
-    Takes the flags of ``onelog serve``, so that what a command line would mean can be seen first.
+    Takes the flags of ``onelog serve``, so you can check a command line before you run it.
 
     \b
     Examples:
@@ -137,14 +138,14 @@ def show(
         table.add_column(title, overflow="fold")
     for key, value, origin, _ in rows:
         table.add_row(key, value, origin, style=None if origin != "default" else "dim")
-    # Into a file as wide as it is: a value must not be cut by the width of no terminal.
+    # A file has no width: do not cut values there.
     width = None if sys.stdout.isatty() else 200
     Console(width=width, highlight=False, markup=False).print(table)
 
 
 @contextmanager
 def _server_errors() -> Iterator[None]:
-    """Let what ends a node on purpose end the command with its reason."""
+    """Turn errors that end a node into errors of the command."""
     from onelog.cluster.errors import ClusterError
     from onelog.node.errors import NodeError
 

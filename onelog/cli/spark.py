@@ -28,7 +28,7 @@ def make_zip(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
-    """Make the zip that takes the source to executors, for --py-files.
+    """Write a zip of the source for Spark executors, to pass with --py-files.
 
     The executors' Python needs numpy, pyarrow, zstandard, crc32c, xxhash, sortedcontainers and
     pcodec; hpack, protobuf and googleapis-common-protos as well where jobs read a live cluster.

@@ -15,13 +15,13 @@ from onelog.cli.failure import CommandFailed
 from onelog.cli.output import cell, progress
 from onelog.cli.values import (
     duration_s,
-    headers_of,
-    lines_of,
+    parse_headers,
+    read_lines,
+    read_value,
     shown_duration,
     shown_time,
     time_ns,
     to_bytes,
-    value_of,
 )
 
 if TYPE_CHECKING:
@@ -37,18 +37,18 @@ app.add_typer(groups.app, name="group")
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
 Age = Annotated[
     float | None,
-    typer.Option("--age", metavar="TIME", parser=duration_s, help="Keep records so long."),
+    typer.Option("--age", metavar="TIME", parser=duration_s, help="Keep records for this long."),
 ]
 SizeMax = Annotated[
-    int | None, typer.Option("--size", min=0, metavar="BYTES", help="Keep so many bytes.")
+    int | None, typer.Option("--size", min=0, metavar="BYTES", help="Keep at most this many bytes.")
 ]
 CountMax = Annotated[
-    int | None, typer.Option("--count", min=0, metavar="N", help="Keep so many records.")
+    int | None, typer.Option("--count", min=0, metavar="N", help="Keep at most N records.")
 ]
 PastGroups = Annotated[
     bool | None,
     typer.Option(
-        "--past-groups/--not-past-groups", help="Also what a group has not done yet goes."
+        "--past-groups/--not-past-groups", help="Also delete records that a group still needs."
     ),
 ]
 PartitionNumber = Annotated[
@@ -76,14 +76,14 @@ def create(
     stream: StreamName,
     *,
     partitions: Annotated[
-        int, typer.Option("--partitions", min=1, metavar="N", help="How many.")
+        int, typer.Option("--partitions", min=1, metavar="N", help="The number of partitions.")
     ] = 1,
     age: Age = None,
     size: SizeMax = None,
     count: CountMax = None,
     past_groups: PastGroups = None,
 ) -> None:
-    """Create a stream; exits with 4 if it is there.
+    """Create a stream; exits with 4 if it exists.
 
     \b
     Examples:
@@ -109,7 +109,7 @@ def configure(
     count: CountMax = None,
     past_groups: PastGroups = None,
 ) -> None:
-    """Change what of a stream is kept; what is not named stays, and 0 is no bound.
+    """Change the retention of a stream; bounds that are not given stay, and 0 is no bound.
 
     \b
     Examples:
@@ -138,7 +138,9 @@ def delete(session: Session, stream: StreamName) -> None:
 @command(app, "list", reads=True)
 def list_(
     session: Session,
-    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Names that begin so.")] = "",
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="Only names with this prefix.")
+    ] = "",
     *,
     shard_of: RoutingKey = "",
 ) -> None:
@@ -162,7 +164,7 @@ def list_(
 
 @command(app, reads=True)
 def show(session: Session, stream: StreamName) -> None:
-    """Show a stream: partitions, offsets, what is kept, groups.
+    """Show a stream: partitions, offsets, retention, groups.
 
     \b
     Examples:
@@ -213,9 +215,10 @@ def append(
         bool, typer.Option("--lines", help="Every line of --file, or of stdin, is a record.")
     ] = False,
     key: Annotated[
-        str | None, typer.Option("--key", metavar="KEY", help="Records of a key are in order.")
+        str | None,
+        typer.Option("--key", metavar="KEY", help="Records with the same key stay in order."),
     ] = None,
-    tag: Annotated[str, typer.Option("--tag", metavar="TAG", help="To filter by.")] = "",
+    tag: Annotated[str, typer.Option("--tag", metavar="TAG", help="A tag to filter by.")] = "",
     header: Annotated[
         list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="Repeatable.")
     ] = None,
@@ -233,7 +236,7 @@ def append(
 
     target = session.client.stream(stream)
     settings: dict[str, Any] = {
-        "key": None if key is None else to_bytes(key), "headers": headers_of(header), "tag": tag,
+        "key": None if key is None else to_bytes(key), "headers": parse_headers(header), "tag": tag,
         "partition": partition,
     }  # fmt: skip
     if lines:
@@ -242,14 +245,14 @@ def append(
         count = _append_lines(target, file, settings)
         session.output.result({"appended": count}, f"{count} appended")
         return
-    (appended,) = target.append_many([NewRecord(value_of(value, file), **settings)])
+    (appended,) = target.append_many([NewRecord(read_value(value, file), **settings)])
     session.output.result(appended, f"offset {appended.offset} of partition {appended.partition}")
 
 
 def _append_lines(target: "Stream", file: Path | None, settings: dict[str, Any]) -> int:
     from onelog import NewRecord
 
-    count, source = 0, lines_of(file)
+    count, source = 0, read_lines(file)
     with progress("appending") as advance:
         while chunk := list(islice(source, APPEND_CHUNK)):
             target.append_many(NewRecord(line, **settings) for line in chunk)
@@ -269,7 +272,7 @@ RECORD_COLUMNS = (
 
 
 def shown_gap(record: "Record") -> str:
-    """Return what stands for records that are gone."""
+    """Format a gap: a range of deleted records."""
     assert record.gap is not None
     gap = record.gap
     return f"{gap.first_offset} to {gap.last_offset} are gone: {gap.reason}"
@@ -283,7 +286,7 @@ def _filter(
     if not (keys or tags or headers):
         return None
     wanted = tuple(to_bytes(key) for key in keys or ())
-    return RecordFilter(wanted, tuple(tags or ()), headers_of(headers))
+    return RecordFilter(wanted, tuple(tags or ()), parse_headers(headers))
 
 
 @command(app, reads=True)
@@ -295,18 +298,18 @@ def read(
         int, typer.Option("--from", min=0, metavar="OFFSET", help="From this offset on.")
     ] = 0,
     to_offset: Annotated[
-        int | None, typer.Option("--to", min=0, metavar="OFFSET", help="Up to this one.")
+        int | None, typer.Option("--to", min=0, metavar="OFFSET", help="Up to this offset.")
     ] = None,
     since: Annotated[
         int, typer.Option("--since", metavar="WHEN", parser=time_ns, help="From this time on.")
     ] = "0",  # type: ignore[assignment] # typer parses it
     partition: PartitionNumber = None,
-    limit: Annotated[int, typer.Option("--limit", min=0, metavar="N", help="At most so many.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", min=0, metavar="N", help="At most N.")] = 0,
     keys: Keys = None,
     tags: Tags = None,
     headers: Headers = None,
 ) -> None:
-    """Print the records that are there now, of one partition.
+    """Print the records of one partition that exist now.
 
     \b
     Examples:
@@ -335,10 +338,11 @@ def tail(
     partition: PartitionNumber = None,
     limit: Annotated[
         int,
-        typer.Option("--limit", min=0, metavar="N", help="End after so many records; 0: never."),
+        typer.Option("--limit", min=0, metavar="N", help="Stop after N records; 0: never."),
     ] = 0,
     cursor: Annotated[
-        str | None, typer.Option("--cursor", metavar="CURSOR", help="Where another tail ended.")
+        str | None,
+        typer.Option("--cursor", metavar="CURSOR", help="Continue where another tail ended."),
     ] = None,
     keys: Keys = None,
     tags: Tags = None,
@@ -346,23 +350,23 @@ def tail(
 ) -> None:
     """Print records as they are appended; Ctrl-C ends it.
 
-    The cursor, which is printed at the end and with --json in every line, says where to go on: give
-    it with the same streams, and the same --from or --since if there was one.
+    The cursor says where to continue. It is printed at the end, with --json in every line. Give it
+    with the same streams, and the same --from or --since if there was one.
 
     \b
     Examples:
       onelog stream tail events --from 0 --limit 3
       onelog stream tail events clicks --json
     """
-    from onelog.cli.watch import cursor_of, note_cursor, shown_cursor
+    from onelog.cli.watch import note_cursor, parse_cursor, shown_cursor
 
-    token, only = None if cursor is None else cursor_of(cursor), _filter(keys, tags, headers)
+    token, only = None if cursor is None else parse_cursor(cursor), _filter(keys, tags, headers)
     if len(streams) == 1:
         tailing = session.client.stream(streams[0]).tail(
             from_offset=from_offset, from_ns=since, partition=partition, only=only, cursor=token
         )
     elif from_offset is not None or since or partition is not None or only is not None:
-        raise CommandFailed("USAGE", "with several streams there is only --cursor to choose by")
+        raise CommandFailed("USAGE", "with several streams only --cursor can be used")
     else:
         tailing = session.client.tail(*streams, cursor=token)
     output, count, begun = session.output, 0, tailing.cursor
@@ -388,24 +392,29 @@ def trim(
     stream: StreamName,
     *,
     below: Annotated[
-        int | None, typer.Option("--below", min=0, metavar="OFFSET", help="All below this.")
+        int | None,
+        typer.Option("--below", min=0, metavar="OFFSET", help="Delete records below this offset."),
     ] = None,
     age: Annotated[
         float | None,
-        typer.Option("--older-than", metavar="TIME", parser=duration_s, help="All older ones."),
+        typer.Option(
+            "--older-than", metavar="TIME", parser=duration_s, help="Delete older records."
+        ),
     ] = None,
     keep_size: Annotated[
-        int | None, typer.Option("--keep-size", min=0, metavar="BYTES", help="All but the newest.")
+        int | None,
+        typer.Option("--keep-size", min=0, metavar="BYTES", help="Keep the newest bytes."),
     ] = None,
     keep_count: Annotated[
-        int | None, typer.Option("--keep-count", min=0, metavar="N", help="All but the newest.")
+        int | None,
+        typer.Option("--keep-count", min=0, metavar="N", help="Keep the newest N records."),
     ] = None,
     partition: PartitionNumber = None,
     past_groups: Annotated[
-        bool, typer.Option("--past-groups", help="Also what a group has not done yet.")
+        bool, typer.Option("--past-groups", help="Also delete records that a group still needs.")
     ] = False,
 ) -> None:
-    """Remove records from the start of a stream, by one bound.
+    """Delete records from the start of a stream, by one bound.
 
     \b
     Examples:

@@ -1,19 +1,12 @@
-"""``onelog ts``: time series.
+"""``onelog ts``: time series, and the rules that downsample them.
 
-Rule
-----
-``onelog ts rule``: downsampling, from one measurement into another.
+Points are read from lines, as other databases have them, or from CSV. A line is
+``MEASUREMENT,TAG=VALUE FIELD=VALUE,FIELD=VALUE [TIME]``. Numbers are floats, ``3i`` is an integer,
+``true`` and ``false`` are bools. A backslash escapes a space, a comma or an equals sign. The
+default time is now.
 
-Points input
-------------
-Points as people and programs write them: lines like those of other databases, and CSV.
-
-A line is ``MEASUREMENT,TAG=VALUE FIELD=VALUE,FIELD=VALUE [TIME]``. Numbers are floats, ``3i`` is an
-integer, ``true`` and ``false`` are bools. A backslash takes the meaning of a space, a comma or an
-equals sign away. Without a time it is now.
-
-Whatever is wrong is refused with its line. Points are given on in chunks of bounded size; those of
-one series and the same fields become arrays.
+An error names its line. Points are written in chunks of bounded size; those of one series with the
+same fields become arrays.
 """
 
 import csv
@@ -31,20 +24,20 @@ import typer
 from onelog.cli.command import RoutingKey, Session, command, group
 from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed
 from onelog.cli.output import cell, note, progress
-from onelog.cli.values import duration_s, lines_of, shown_duration, shown_time, time_ns
+from onelog.cli.values import duration_s, read_lines, shown_duration, shown_time, time_ns
 
 if TYPE_CHECKING:
     from onelog import Rule
     from onelog.client.timeseries import SeriesData
 
-rule_app = group("Downsampling: aggregates of each window are written to another measurement.")
+rule_app = group("Downsampling: write aggregates of each window to another measurement.")
 
 MeasurementName = Annotated[str, typer.Argument(metavar="MEASUREMENT", help="The measurement.")]
 RuleName = Annotated[str, typer.Argument(metavar="RULE", help="The rule.")]
 
 
 def shown_rule(rule: "Rule") -> str:
-    """Return what a rule does."""
+    """Describe a rule in one line."""
     names = ", ".join(rule.aggregates)
     return f"{names} of {shown_duration(rule.window_s)} into {rule.target_measurement}"
 
@@ -56,13 +49,16 @@ def set_(
     name: RuleName,
     *,
     window: Annotated[
-        float, typer.Option("--window", metavar="TIME", parser=duration_s, help="Like 1m.")
+        float,
+        typer.Option(
+            "--window", metavar="TIME", parser=duration_s, help="Length of a window, like 1m."
+        ),
     ],
     aggregates: Annotated[
         list[str],
         typer.Option("--aggregate", "-a", metavar="NAME", help="mean, max, …; repeatable."),
     ],
-    target: Annotated[str, typer.Option("--into", metavar="MEASUREMENT", help="Where to.")],
+    target: Annotated[str, typer.Option("--into", metavar="MEASUREMENT", help="The target.")],
 ) -> None:
     """Set a rule: a field f becomes f_mean, f_max, … of each window, in another measurement.
 
@@ -98,7 +94,7 @@ def rule_list_(session: Session, measurement: MeasurementName) -> None:
 
 @command(rule_app, "delete")
 def rule_delete(session: Session, measurement: MeasurementName, name: RuleName) -> None:
-    """Delete a rule; what it wrote stays.
+    """Delete a rule; the points that it wrote stay.
 
     \b
     Examples:
@@ -117,25 +113,32 @@ _MATCHER = re.compile(r"([^!=~]+)(=~|!~|!=|=)(.*)", re.DOTALL)
 
 Duplicates = Annotated[
     str | None,
-    typer.Option("--duplicates", metavar="last|first|reject", help="Of two at the same time."),
+    typer.Option(
+        "--duplicates",
+        metavar="last|first|reject",
+        help="Which of two points at the same time to keep.",
+    ),
 ]
 Retention = Annotated[
     float | None,
-    typer.Option("--keep", metavar="TIME", parser=duration_s, help="Older points may go; 0: none."),
+    typer.Option(
+        "--keep", metavar="TIME", parser=duration_s, help="Delete points older than this; 0: never."
+    ),
 ]
 SeriesMax = Annotated[
-    int | None, typer.Option("--series-max", min=0, metavar="N", help="How many; 0: 100,000.")
+    int | None,
+    typer.Option("--series-max", min=0, metavar="N", help="The most series; 0: 100,000."),
 ]
 Where = Annotated[
     list[str] | None,
     typer.Option(
-        "--where", metavar="TAG=VALUE", help="Also !=, =~ and !~ (expressions); repeatable."
+        "--where", metavar="TAG=VALUE", help="Also !=, and =~ and !~ (regex); repeatable."
     ),
 ]
 
 
-def matchers_of(texts: Sequence[str] | None) -> dict[str, tuple[str, str]]:
-    """Return conditions on tags: each tag's operator and value."""
+def parse_matchers(texts: Sequence[str] | None) -> dict[str, tuple[str, str]]:
+    """Parse conditions on tags; return each tag's operator and value."""
     matchers: dict[str, tuple[str, str]] = {}
     for text in texts or ():
         found = _MATCHER.fullmatch(text)
@@ -161,7 +164,7 @@ def create(
     keep: Retention = None,
     series_max: SeriesMax = None,
 ) -> None:
-    """Create a measurement with settings of its own; a first write creates one without.
+    """Create a measurement with these settings; a first write creates one with defaults.
 
     \b
     Examples:
@@ -183,7 +186,7 @@ def configure(
     keep: Retention = None,
     series_max: SeriesMax = None,
 ) -> None:
-    """Change settings of a measurement; those that are not named stay as they are.
+    """Change settings of a measurement; those that are not given stay.
 
     \b
     Examples:
@@ -212,7 +215,9 @@ def delete(session: Session, measurement: MeasurementName) -> None:
 @command(app, "list", reads=True)
 def list_(
     session: Session,
-    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Names that begin so.")] = "",
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="Only names with this prefix.")
+    ] = "",
     *,
     shard_of: RoutingKey = "",
 ) -> None:
@@ -265,7 +270,7 @@ def write(
     session: Session,
     points: Annotated[
         list[str] | None,
-        typer.Argument(metavar="POINT...", help="'cpu,host=a load=0.5 TIME'; none, or -: stdin."),
+        typer.Argument(metavar="POINT...", help="'cpu,host=a load=0.5 TIME'; - or none: stdin."),
     ] = None,
     *,
     file: Annotated[
@@ -275,8 +280,8 @@ def write(
     """Write points, one in each argument or line.
 
     A point is MEASUREMENT[,TAG=VALUE...] FIELD=VALUE[,FIELD=VALUE...] [TIME]. Numbers are floats,
-    3i is an integer, true and false are bools. TIME is RFC 3339, now-1h, or nanoseconds; without it
-    is now. A backslash escapes spaces, commas and equals signs.
+    3i is an integer, true and false are bools. TIME is RFC 3339, now-1h, or nanoseconds; by default
+    now. A backslash escapes spaces, commas and equals signs.
 
     \b
     Examples:
@@ -291,10 +296,10 @@ def write(
     if points and points != ["-"]:
         texts: Iterable[str] = points
     else:
-        texts = (line.decode("utf-8", "replace") for line in lines_of(file))
+        texts = (line.decode("utf-8", "replace") for line in read_lines(file))
     source = (
-        # Points without a time that are written at once are not to be one point.
-        point_of_line(text, f"point {number}", now_ns + number)
+        # Points without a time get different ones, else they would replace each other.
+        parse_point(text, f"point {number}", now_ns + number)
         for number, text in enumerate(texts, 1)
         if text.strip() and not text.startswith("#")
     )
@@ -309,7 +314,7 @@ def import_(
     session: Session,
     measurement: MeasurementName,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="CSV; without, or -: stdin.")
+        Path | None, typer.Argument(metavar="FILE", help="CSV; - or nothing: stdin.")
     ] = None,
     *,
     time_column: Annotated[
@@ -322,10 +327,10 @@ def import_(
         list[str] | None, typer.Option("--integer", metavar="COLUMN", help="Whole numbers.")
     ] = None,
 ) -> None:
-    """Write the points of a CSV file with a header. What is no time and no tag is a field.
+    """Write the points of a CSV file with a header. Columns other than time and tags are fields.
 
-    Fields are floats unless they are named with --integer, or say true and false. An empty cell is
-    no value.
+    Fields are floats unless they are named with --integer, or are true or false. An empty cell is
+    skipped.
 
     \b
     Examples:
@@ -333,7 +338,7 @@ def import_(
       onelog ts import cpu loads.csv --tag host
     """
 
-    points = points_of_csv(lines_of(file), measurement, time_column, tags or (), integers or ())
+    points = parse_csv(read_lines(file), measurement, time_column, tags or (), integers or ())
     _write(session, points)
 
 
@@ -375,21 +380,24 @@ def query(
         float, typer.Option("--percentile", min=0, max=100, metavar="P", help="Which percentile.")
     ] = 0.0,
     window: Annotated[
-        float, typer.Option("--window", metavar="TIME", parser=duration_s, help="In stretches of.")
+        float,
+        typer.Option("--window", metavar="TIME", parser=duration_s, help="Length of a window."),
     ] = "0",  # type: ignore[assignment] # typer parses it
     by: Annotated[
-        list[str] | None, typer.Option("--by", metavar="TAG", help="A result for each value.")
+        list[str] | None, typer.Option("--by", metavar="TAG", help="One result per value.")
     ] = None,
     by_series: Annotated[
-        bool, typer.Option("--by-series", help="A result for each series.")
+        bool, typer.Option("--by-series", help="One result per series.")
     ] = False,
-    top: Annotated[int, typer.Option("--top", min=0, metavar="N", help="The greatest N.")] = 0,
-    limit: Annotated[int, typer.Option("--limit", min=0, metavar="N", help="Points at most.")] = 0,
+    top: Annotated[int, typer.Option("--top", min=0, metavar="N", help="Only the N largest.")] = 0,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, metavar="N", help="At most N points of each result.")
+    ] = 0,
     chart: Annotated[bool, typer.Option("--chart", help="Only the charts, no points.")] = False,
 ) -> None:  # fmt: skip
-    """Print points, or aggregates of stretches of time, with a chart; of the last hour by default.
+    """Print points, or aggregates of time windows, with a chart; by default of the last hour.
 
-    Exits with 3 if nothing matches. With --json a line for each result.
+    Exits with 3 if nothing matches. With --json one line for each result.
 
     \b
     Examples:
@@ -398,10 +406,10 @@ def query(
       onelog ts query cpu load -a percentile --percentile 99 --where host=~a.* --json
     """
     if last and last <= first:
-        raise CommandFailed("USAGE", "--to is not behind --from: the range ends before it begins")
+        raise CommandFailed("USAGE", "--to is not after --from: the range ends before it begins")
     kind: Any = "percentile" if percentile and not aggregate else aggregate
     results = session.client.ts.query(
-        measurement, field, first, last, where=matchers_of(where), aggregate=kind,
+        measurement, field, first, last, where=parse_matchers(where), aggregate=kind,
         percentile=percentile, window_s=window, group_by=by or (), by_series=by_series, top=top,
         limit=limit, read=session.read,
     )  # fmt: skip
@@ -443,7 +451,7 @@ def series(session: Session, measurement: MeasurementName, *, where: Where = Non
       onelog ts series cpu
       onelog ts series cpu --where host=a --json
     """
-    found = session.client.ts.series(measurement, where=matchers_of(where), read=session.read)
+    found = session.client.ts.series(measurement, where=parse_matchers(where), read=session.read)
     rows = ({"tags": tags} for tags in found)
     session.output.table(
         rows, (("tags", lambda row: row["tags"] or "no tags"),), nothing="no series matches"
@@ -463,10 +471,10 @@ def delete_points(
         int | None, typer.Option("--to", metavar="WHEN", parser=time_ns, help="Up to this time.")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Without a time and a tag: every series.")
+        bool, typer.Option("--all", help="All series, if no time or tag is given.")
     ] = False,
 ) -> None:
-    """Delete points of series that match; without a time the whole series.
+    """Delete points of matching series; without a time the whole series.
 
     \b
     Examples:
@@ -476,7 +484,7 @@ def delete_points(
     if (where is None and first is None and last is None) != everything:
         raise CommandFailed("USAGE", "give --where, --from, --to, or --all")
     count = session.client.ts.delete(
-        measurement, where=matchers_of(where), first_ns=first, last_ns=last
+        measurement, where=parse_matchers(where), first_ns=first, last_ns=last
     )
     session.output.result({"series": count}, f"points of {count} series deleted")
     if not count:
@@ -501,25 +509,25 @@ class Point(NamedTuple):
     time_ns: int
 
 
-def point_of_line(text: str, where: str, now_ns: int) -> Point:
-    """Return the point of a line."""
+def parse_point(text: str, where: str, now_ns: int) -> Point:
+    """Parse the point of a line."""
     parts = [part for part in _split(text, " ") if part]
     if len(parts) not in (2, 3):
         raise _wrong(where, f"'{text}' is not MEASUREMENT[,TAG=VALUE] FIELD=VALUE [TIME]")
     name, *tags = _split(parts[0], ",")
     fields = {field: _value(value, where) for field, value in _pairs(_split(parts[1], ","), where)}
-    at = time_of(parts[2], where) if len(parts) == 3 else now_ns
+    at = parse_time(parts[2], where) if len(parts) == 3 else now_ns
     return Point(_plain(name), tuple(sorted(_pairs(tags, where))), fields, at)
 
 
-def points_of_csv(
+def parse_csv(
     lines: Iterable[bytes],
     measurement: str,
     time_column: str,
     tag_columns: Sequence[str],
     integer_columns: Sequence[str],
 ) -> Iterator[Point]:
-    """Yield the points of a CSV file; an empty cell is no value."""
+    """Yield the points of a CSV file; empty cells are skipped."""
     rows = _rows(lines)
     _, columns = next(rows, (0, []))
     if not columns:
@@ -542,7 +550,7 @@ def points_of_csv(
         }
         if fields:
             tags = tuple(sorted((name, row[name]) for name in tag_columns if row[name]))
-            yield Point(measurement, tags, fields, time_of(row[time_column], where))
+            yield Point(measurement, tags, fields, parse_time(row[time_column], where))
 
 
 def _rows(lines: Iterable[bytes]) -> Iterator[tuple[int, list[str]]]:
@@ -557,7 +565,7 @@ def _rows(lines: Iterable[bytes]) -> Iterator[tuple[int, list[str]]]:
 
 
 def chunks(points: Iterable[Point]) -> Iterator[tuple[str, int, "list[SeriesData]"]]:
-    """Yield measurements with how many points, as arrays by series."""
+    """Yield points in chunks: a measurement, the number of points, and arrays by series."""
     from onelog.client.timeseries import SeriesData
 
     source = iter(points)
@@ -582,8 +590,8 @@ def _arrays(points: Sequence[Point], make: Any) -> Any:
     )
 
 
-def time_of(text: str, where: str) -> int:
-    """Return a time of the input."""
+def parse_time(text: str, where: str) -> int:
+    """Parse a time of the input."""
     try:
         found = time_ns(text)
     except typer.BadParameter as error:
@@ -609,7 +617,7 @@ def _value(text: str, where: str) -> float | int | bool:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """Split at separators that no backslash stands before; escapes stay."""
+    """Split at separators that are not escaped; escapes stay."""
     parts, at = [io.StringIO()], 0
     while at < len(text):
         if text[at] == "\\" and at + 1 < len(text):

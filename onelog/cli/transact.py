@@ -17,14 +17,14 @@ def transact(
     session: Session,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON; - is stdin.")],
 ) -> None:
-    """Change keys, queues, streams and series at one place in the log, or nothing at all.
+    """Change keys, queues, streams and series atomically: all of it, or nothing.
 
-    The document has "when", conditions on keys, and "do", operations. All names are of one shard:
-    give them the same {tag}. Exits with 4 if a condition does not hold.
+    The document has "when", conditions on keys, and "do", operations. All names must be in one
+    shard: give them the same {tag}. Exits with 4 if a condition does not hold.
 
     \b
     Conditions: {"key"} and one of {"exists": true|false}, {"version": N}, {"value": TEXT};
-    "is" compares otherwise than by "==": "!=", "<", "<=", ">", ">=".
+    "is" changes the comparison, by default "==": "!=", "<", "<=", ">", ">=".
     \b
     Operations have an "op" and fields:
       put            key value [ttl lease expected_version]
@@ -54,8 +54,8 @@ def transact(
 
     document = documents.read(read_file(file), ("when", "do"))
     batch = session.client.transact()
-    documents.put_conditions(batch, document["when"])
-    documents.put_operations(batch, document["do"], "do", documents.BATCH_OPERATIONS)
+    documents.add_conditions(batch, document["when"])
+    documents.add_operations(batch, document["do"], "do", documents.BATCH_OPERATIONS)
     written = batch.commit()
     results = documents.shown(batch.results)
     if session.output.as_json:

@@ -1,8 +1,8 @@
-"""What people type: keys, durations, times, numbers, and values from stdin and files.
+"""Parses what people type: keys, durations, times, numbers, and values from stdin and files.
 
-Everything is checked here, before a server is asked: what is wrong ends the command as a usage
-error that names the argument. Keys and values are bytes. Bytes of the command line that are no
-UTF-8 arrive as they were typed; with ``--escaped`` arguments may hold any byte (``\\x00``).
+Everything is checked here, before any server is called: a wrong argument ends the command with a
+usage error that names it. Keys and values are bytes. Bytes of the command line that are not UTF-8
+arrive as they were typed; with ``--escaped`` arguments may hold any byte (``\\x00``).
 """
 
 import codecs
@@ -27,7 +27,7 @@ _UNITS_NS = {
     "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9,
     "d": 86_400 * 10**9, "w": 604_800 * 10**9,
 }  # fmt: skip
-# Of ASCII digits and no more of them than any number of the API has: int() refuses other ones.
+# ASCII digits, and no more than any number of the API has: int() refuses very long ones.
 _NUMBER = r"[0-9]{1,20}"
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h|d|w)")
 _DURATION = re.compile(rf"(?:{_PART.pattern})+")
@@ -37,11 +37,11 @@ _RELATIVE = re.compile(r"now(?:([+-])(.+))?")
 _STEP = re.compile(rf"\.?([^.\[\]]+)|\[(-?{_NUMBER})\]")
 _MEMBER = re.compile(rf"({_NUMBER}):({_NUMBER})")
 _ENDPOINT = re.compile(rf".+:({_NUMBER})", re.DOTALL)
-U64_MAX = (1 << 64) - 1  # what a number of the API can be at most
+U64_MAX = (1 << 64) - 1  # the largest number of the API
 
 
 def duration_ns(text: str) -> int:
-    """Return ``1h30m``, ``250ms``, … in nanoseconds."""
+    """Parse ``1h30m``, ``250ms``, …; return nanoseconds."""
     if text == "0":
         return 0
     if not _DURATION.fullmatch(text):
@@ -54,17 +54,17 @@ def duration_ns(text: str) -> int:
 
 
 def duration_s(text: str) -> float:
-    """Return a duration in seconds."""
+    """Parse a duration; return seconds."""
     return duration_ns(text) / 1e9
 
 
 def lifetime_s(text: str) -> float:
-    """Return a duration in seconds; 0 for ``none``."""
+    """Parse a duration; return seconds, 0 for ``none``."""
     return 0.0 if text == "none" else duration_s(text)
 
 
 def size_bytes(text: str) -> int:
-    """Return ``16GiB``, ``500MiB``, … in bytes."""
+    """Parse ``16GiB``, ``500MiB``, …; return bytes."""
     found = _SIZE.fullmatch(text)
     size = int(found[1]) * _SIZES[(found[2] or "B").lower()] if found else U64_MAX + 1
     if size > U64_MAX:
@@ -73,7 +73,7 @@ def size_bytes(text: str) -> int:
 
 
 def shown_size(size: int) -> str:
-    """Return a number of bytes for people, in the largest unit that it fills."""
+    """Format a number of bytes for people, in the largest unit that it fills."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if size >= _SIZES[unit.lower()]:
             return f"{size / _SIZES[unit.lower()]:.4g} {unit}"
@@ -81,7 +81,7 @@ def shown_size(size: int) -> str:
 
 
 def time_ns(text: str) -> int:
-    """Return a moment: RFC 3339, ``now``, ``now-1h``, or nanoseconds since 1970."""
+    """Parse a time: RFC 3339, ``now``, ``now-1h``, or nanoseconds since 1970."""
     if text.isdigit():
         if not re.fullmatch(_NUMBER, text) or int(text) > U64_MAX:
             raise typer.BadParameter(f"{text} is no number of nanoseconds")
@@ -106,7 +106,7 @@ def time_ns(text: str) -> int:
 
 
 def shown_time(moment_ns: int) -> str:
-    """Return a moment as RFC 3339 in UTC, as exact as it is."""
+    """Format a time as RFC 3339 in UTC, with as many digits as it needs."""
     seconds, fraction = divmod(moment_ns, 10**9)
     if seconds >= 253_402_300_800:  # the year 10,000
         return str(moment_ns)
@@ -115,7 +115,7 @@ def shown_time(moment_ns: int) -> str:
 
 
 def shown_duration(seconds: float) -> str:
-    """Return a duration as one would type it."""
+    """Format a duration as a user would type it."""
     left, shown = round(seconds * 1000), ""
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
         count, left = divmod(left, size)
@@ -124,20 +124,20 @@ def shown_duration(seconds: float) -> str:
 
 
 def is_endpoint(text: str) -> bool:
-    """Tell whether this is ``host:port``."""
+    """Return whether this is ``host:port``."""
     found = _ENDPOINT.fullmatch(text)
     return found is not None and 0 < int(found[1]) < 1 << 16
 
 
-def endpoint_of(text: str) -> str:
-    """Return ``host:port`` as it is."""
+def parse_endpoint(text: str) -> str:
+    """Check that this is ``host:port``, and return it."""
     if not is_endpoint(text):
         raise typer.BadParameter(f"'{text}' is not HOST:PORT")
     return text
 
 
 def to_bytes(text: str, *, escaped: bool = False) -> bytes:
-    """Return an argument as bytes, with its escapes resolved if it has some."""
+    """Return an argument as bytes, with escapes resolved if ``escaped``."""
     data = os.fsencode(text)
     if not escaped:
         return data
@@ -148,7 +148,7 @@ def to_bytes(text: str, *, escaped: bool = False) -> bytes:
     return bytes(found)
 
 
-def value_of(text: str | None, file: Path | None, *, escaped: bool = False) -> bytes:
+def read_value(text: str | None, file: Path | None, *, escaped: bool = False) -> bytes:
     """Return a value from the argument, from stdin (``-``) or from a file; exactly one of them."""
     if (text is None) == (file is None):
         raise CommandFailed("USAGE", "give a value, - for stdin, or --file")
@@ -159,11 +159,11 @@ def value_of(text: str | None, file: Path | None, *, escaped: bool = False) -> b
 
 
 def read_file(file: Path) -> bytes:
-    """Return what is in a file; ``-`` is stdin."""
+    """Return the content of a file; ``-`` is stdin."""
     return sys.stdin.buffer.read() if str(file) == STDIN else file.read_bytes()
 
 
-def lines_of(file: Path | None) -> Iterator[bytes]:
+def read_lines(file: Path | None) -> Iterator[bytes]:
     """Yield the lines of a file, or of stdin, without their ends."""
     if file is None or str(file) == STDIN:
         yield from _stripped(sys.stdin.buffer)
@@ -177,8 +177,8 @@ def _stripped(source: BinaryIO) -> Iterator[bytes]:
         yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def json_of(data: bytes, what: str) -> Any:
-    """Return a JSON document that somebody wrote."""
+def parse_json(data: bytes, what: str) -> Any:
+    """Parse a JSON document; ``what`` names it in errors."""
     try:
         return json.loads(data)
     except ValueError as error:
@@ -187,12 +187,12 @@ def json_of(data: bytes, what: str) -> Any:
         raise CommandFailed("JSON_INVALID", f"{what} is nested too deeply") from None
 
 
-def path_of(text: str) -> list[str | int]:
-    """Return the steps of ``tags[0].name``; names with dots or brackets: ``["a.b", 0]``."""
+def parse_path(text: str) -> list[str | int]:
+    """Parse the path ``tags[0].name``; with dots or brackets in names ``["a.b", 0]``."""
     if text in ("", "."):
         return []
     if text.startswith(("[", '"')) and not re.match(r"\[-?\d+\](?:$|[.\[])", text):
-        steps = json_of(text.encode(), f"the path {text}")
+        steps = parse_json(text.encode(), f"the path {text}")
         steps = steps if isinstance(steps, list) else [steps]
         if all(type(step) in (str, int) for step in steps):
             return steps
@@ -208,8 +208,8 @@ def path_of(text: str) -> list[str | int]:
     return steps
 
 
-def pairs_of(texts: Sequence[str] | None, what: str) -> dict[str, str]:
-    """Return ``NAME=VALUE`` arguments as a mapping."""
+def parse_pairs(texts: Sequence[str] | None, what: str) -> dict[str, str]:
+    """Parse ``NAME=VALUE`` arguments."""
     pairs: dict[str, str] = {}
     for text in texts or ():
         name, separator, value = text.partition("=")
@@ -219,13 +219,13 @@ def pairs_of(texts: Sequence[str] | None, what: str) -> dict[str, str]:
     return pairs
 
 
-def headers_of(texts: Sequence[str] | None) -> dict[str, str | bytes]:
-    """Return headers, whose values may be any bytes."""
-    return {name: to_bytes(value) for name, value in pairs_of(texts, "header").items()}
+def parse_headers(texts: Sequence[str] | None) -> dict[str, str | bytes]:
+    """Parse headers, whose values may be any bytes."""
+    return {name: to_bytes(value) for name, value in parse_pairs(texts, "header").items()}
 
 
-def number_pairs_of(texts: Iterable[str], what: str) -> list[tuple[int, int]]:
-    """Return arguments like ``12:3``: a message and its token, a partition and an offset."""
+def parse_number_pairs(texts: Iterable[str], what: str) -> list[tuple[int, int]]:
+    """Parse arguments like ``12:3``: a message and its token, a partition and an offset."""
     pairs = []
     for text in texts:
         found = _MEMBER.fullmatch(text)

@@ -1,4 +1,4 @@
-"""``onelog watch``: what happens in all models, each event once and in order."""
+"""``onelog watch``: events of all models, each once and in order."""
 
 import base64
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import typer
 
 from onelog.cli.command import Session, command
 from onelog.cli.failure import CommandFailed
-from onelog.cli.output import Output, cell, note, plain, text_of
+from onelog.cli.output import Output, cell, note, plain, to_text
 from onelog.cli.values import duration_s, shown_time, to_bytes
 
 if TYPE_CHECKING:
@@ -27,35 +27,35 @@ def watch(
         list[str] | None,
         typer.Argument(
             metavar="MODEL[:NAME]...",
-            help="kv, queue, stream or ts; a name; or names that begin so: kv:user:*",
+            help="A model (kv, queue, stream, ts), a name (kv:a) or a prefix (kv:user:*).",
         ),
     ] = None,
     *,
     cursor: Annotated[
         str | None,
-        typer.Option("--from", metavar="CURSOR", help="Where an earlier watch ended, or start."),
+        typer.Option("--from", metavar="CURSOR", help="A cursor to continue from, or start."),
     ] = None,
     previous: Annotated[
-        bool, typer.Option("--previous", help="With the values that keys had before.")
+        bool, typer.Option("--previous", help="Also print the previous values of keys.")
     ] = False,
     limit: Annotated[
         int,
-        typer.Option("--limit", min=0, metavar="N", help="End after so many events; 0: never."),
+        typer.Option("--limit", min=0, metavar="N", help="Stop after N events; 0: never."),
     ] = 0,
     progress: Annotated[
         float,
         typer.Option(
             "--progress", metavar="TIME", parser=duration_s,
-            help="How often the place is confirmed while nothing fits; 10s.",
+            help="How often the cursor advances without events; 10s.",
         ),
     ] = "0",  # type: ignore[assignment] # typer parses it
 ) -> None:  # fmt: skip
-    """Print what happens, as it happens; Ctrl-C ends it.
+    """Print changes as they happen; Ctrl-C ends it.
 
-    Each event comes once and in order, across reconnects and new leaders. At the end the cursor is
-    printed on stderr, and with --json it is in every line: --from goes on there, without a gap, if
-    the same names are given.
-    --from start begins with the oldest entries that are kept. Without any name it is all models.
+    Each event is printed once and in order, across reconnects and new leaders. At the end the
+    cursor is printed on stderr; with --json it is in every line. --from continues there without a
+    gap, if the same names are given. --from start begins with the oldest entries that are kept.
+    Without names it watches all models.
 
     \b
     Examples:
@@ -90,11 +90,11 @@ def print_events(
     limit: int,
     progress_s: float = 0.0,
 ) -> None:
-    """Print events until there were ``limit`` of them, or somebody interrupts."""
+    """Print events until there were ``limit`` of them, or until an interrupt."""
     output, count = session.output, 0
     watch = session.client.watch(
         *watched,
-        cursor=None if cursor in (None, START) else cursor_of(cursor),
+        cursor=None if cursor in (None, START) else parse_cursor(cursor),
         from_start=cursor == START,
         with_previous=with_previous,
         progress_s=progress_s,
@@ -113,18 +113,18 @@ def print_events(
 
 
 def note_cursor(output: Output, flag: str, token: bytes, begun: bytes) -> None:
-    """Say where to go on, if it has moved; to people, since in JSON every line says it."""
+    """Print where to continue, if the cursor has moved; in JSON every line has it."""
     if not output.as_json and token != begun:
-        note(f"to go on here: {flag} {shown_cursor(token)}")
+        note(f"to continue here: {flag} {shown_cursor(token)}")
 
 
 def shown_cursor(token: bytes) -> str:
-    """Return a cursor as it can be pasted."""
+    """Format a cursor for pasting."""
     return base64.urlsafe_b64encode(token).decode()
 
 
-def cursor_of(text: str) -> bytes:
-    """Return a cursor that was pasted."""
+def parse_cursor(text: str) -> bytes:
+    """Parse a cursor that was pasted."""
     try:
         return base64.b64decode(text, altchars=b"-_", validate=True)
     except ValueError:  # also of what is not ASCII
@@ -158,7 +158,7 @@ def _document(event: "Event") -> dict[str, Any]:
 
 
 def _text(event: "Event") -> str:
-    name = text_of(event.name)
+    name = to_text(event.name)
     if event.namespace not in ("", "default"):
         name = f"{event.namespace}/{name}"
     shown = f"{shown_time(event.timestamp_ns)}  {event.model:<6}  {event.kind:<9}  {name}"

@@ -1,4 +1,4 @@
-"""What operators ask: ``client.admin``. Answers are the messages of the protos as they are."""
+"""Operations on the cluster: ``client.admin``. Answers are the protobuf messages."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
@@ -15,7 +15,7 @@ from onelog.v1 import admin_pb2, log_pb2
 class AsyncAdmin:
     """Status, topology, members, leadership, snapshots, the log itself, namespaces, holds.
 
-    ``endpoint`` says which node answers; without, some node, or the shard's leader.
+    ``endpoint`` says which node to ask; without it any node, or the shard's leader.
     """
 
     def __init__(self, connection: Connection, scope: Scope) -> None:
@@ -23,32 +23,32 @@ class AsyncAdmin:
         self._scope = scope
 
     async def status(self, *, endpoint: str | None = None) -> admin_pb2.GetStatusResponse:
-        """Show a node and all of its shards."""
+        """Return the status of a node and all of its shards."""
         request = admin_pb2.GetStatusRequest()
         answer: admin_pb2.GetStatusResponse = await self._ask("GetStatus", request, endpoint)
         return answer
 
     async def topology(self) -> admin_pb2.GetTopologyResponse:
-        """Say which endpoint serves which shard."""
+        """Return which endpoint serves which shard."""
         request = admin_pb2.GetTopologyRequest()
         answer: admin_pb2.GetTopologyResponse = await self._ask("GetTopology", request)
         return answer
 
     async def members(self) -> admin_pb2.ListMembersResponse:
-        """List the members of every shard's group."""
+        """List the members of every shard's Raft group."""
         request = admin_pb2.ListMembersRequest()
         answer: admin_pb2.ListMembersResponse = await self._ask("ListMembers", request)
         return answer
 
     async def add_member(self, node_id: str, node_name: str, peer_address: str) -> None:
-        """Add a node as a learner, in every shard."""
+        """Add a node as a learner, in every shard; ``promote_member`` makes it a voter."""
         request = admin_pb2.AddMemberRequest(
             node_id=node_id, node_name=node_name, peer_address=peer_address
         )
         await self._do("AddMember", request)
 
     async def promote_member(self, node_id: str) -> None:
-        """Make a learner that has caught up a voter, in every shard."""
+        """Promote a learner that has caught up to a voter, in every shard."""
         await self._do("PromoteMember", admin_pb2.PromoteMemberRequest(node_id=node_id))
 
     async def remove_member(self, node_id: str) -> None:
@@ -56,7 +56,7 @@ class AsyncAdmin:
         await self._do("RemoveMember", admin_pb2.RemoveMemberRequest(node_id=node_id))
 
     async def transfer_leadership(self, shard: int, node_id: str = "") -> str:
-        """Hand the leadership of a shard to a node, or to the one that has most; return its id."""
+        """Transfer a shard's leadership to a node, or to the most up-to-date one; return its id."""
         request = admin_pb2.TransferLeadershipRequest(shard=shard, node_id=node_id)
         answer: admin_pb2.TransferLeadershipResponse = await self._do(
             "TransferLeadership", request, shard
@@ -76,7 +76,7 @@ class AsyncAdmin:
     async def state_hash(
         self, shard: int, *, endpoint: str | None = None
     ) -> admin_pb2.GetStateHashResponse:
-        """Return the hash of a shard's state on a node, with its index."""
+        """Return the hash of a shard's state on a node, and the index of that state."""
         request = admin_pb2.GetStateHashRequest(shard=shard)
         answer: admin_pb2.GetStateHashResponse = await self._ask(
             "GetStateHash", request, endpoint, shard
@@ -86,7 +86,7 @@ class AsyncAdmin:
     async def log_ranges(
         self, shard: int, *, endpoint: str | None = None
     ) -> admin_pb2.ListLogRangesResponse:
-        """List which indexes of a shard a node holds, and where."""
+        """List which indexes of a shard's log a node holds, and in which storage."""
         request = admin_pb2.ListLogRangesRequest(shard=shard)
         answer: admin_pb2.ListLogRangesResponse = await self._ask(
             "ListLogRanges", request, endpoint, shard
@@ -103,9 +103,9 @@ class AsyncAdmin:
         with_voids: bool = False,
         endpoint: str | None = None,
     ) -> AsyncIterator[log_pb2.Entry]:
-        """Yield committed entries in order, and with ``follow`` new ones for ever.
+        """Yield committed entries in order; with ``follow`` continue with new ones, endlessly.
 
-        From the first that is kept, unless ``first_index`` says otherwise.
+        It begins at ``first_index``, or at the first entry that is kept.
         """
         request = admin_pb2.ReadLogRequest(
             shard=shard,
@@ -146,7 +146,7 @@ class AsyncAdmin:
         )
 
     async def delete_namespace(self, name: str) -> None:
-        """Delete a namespace and all that is in it."""
+        """Delete a namespace with everything in it."""
         await self._do("DeleteNamespace", admin_pb2.DeleteNamespaceRequest(namespace=name))
 
     async def namespaces(self) -> dict[str, admin_pb2.NamespaceLimits]:
@@ -164,13 +164,13 @@ class AsyncAdmin:
         ttl_s: float | None = None,
         bytes_max: int = 0,
     ) -> dict[int, int]:
-        """Keep the log for a reader from an index on; return where the hold stands, by shard.
+        """Set a hold: the log is kept from an index on for a reader. Return its index, by shard.
 
-        A new hold begins, in shards that ``indexes`` does not name, behind the end of the log, or
-        with ``from_start`` at the first entry that is kept. With ``move`` it goes forward to
-        ``indexes``, stays in other shards, and lives anew. It breaks, with an alarm, when nobody
-        has set it for ``ttl_s`` (7 days, unless it says otherwise) or when there are more than
-        ``bytes_max`` bytes (16 GiB) of log in a shard from there on.
+        In shards that ``indexes`` does not name a new hold begins after the end of the log, or with
+        ``from_start`` at the first entry that is kept. With ``move`` an existing hold advances to
+        ``indexes``, stays in other shards, and its lifetime starts again. A hold breaks, with an
+        alarm, when it was not set for ``ttl_s`` (default 7 days), or when it keeps more than
+        ``bytes_max`` bytes of log in a shard (default 16 GiB).
         """
         request = admin_pb2.SetHoldRequest(
             name=name,
@@ -180,7 +180,7 @@ class AsyncAdmin:
             ttl_ms=milliseconds(ttl_s),
             bytes_max=bytes_max,
         )
-        call = self._ask if move else self._do  # a move that is repeated changes nothing
+        call = self._ask if move else self._do  # a move is idempotent, so it may be repeated
         answer: admin_pb2.SetHoldResponse = await call("SetHold", request)
         return dict(sorted(answer.indexes.items()))
 
@@ -192,7 +192,7 @@ class AsyncAdmin:
         return list(answer.holds)
 
     async def release_hold(self, name: str) -> None:
-        """End a hold in every shard, broken or not."""
+        """Remove a hold in every shard, broken or not."""
         await self._do("ReleaseHold", admin_pb2.ReleaseHoldRequest(name=name))
 
     async def _ask(

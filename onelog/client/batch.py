@@ -1,30 +1,29 @@
-"""The coalescer: calls that wait together leave as one message, and neighbours as one operation.
+"""The coalescer: calls made together travel as one message, and consecutive ones as one operation.
 
-A batch is a list of calls. Nothing is built until it leaves; then ``build`` makes operations of
-those calls that somebody still waits for. A call costs a server most where it is an operation of
-its own (an entry with its header, checksum and session, and an answer), so calls of one kind that
-follow each other share one as far as this table lets them. ``Kind`` is a row of it.
+A batch is a list of calls. It is built when it is sent: ``build`` makes operations of those calls
+that somebody still waits for. An operation costs a server much (an entry with its header, checksum
+and session, and an answer), so consecutive calls of one kind share one if this table allows it.
+``Kind`` is a row of it.
 
-| kind | shares an operation if | at most | each caller is given |
+| kind | shares an operation if | at most | each caller gets |
 |---|---|---|---|
-| PUT | all of the message is puts of one namespace; keys differ | 1,000 keys | the version of all |
-| ACK | they are of one queue | 1,000 messages | nothing, or why it is not settled |
-| ENQUEUE | they are of one queue | 1,000 messages | the id of its message |
-| APPEND | they are of one stream | 1,000 records | the place of its record |
+| PUT | the message has only puts of one namespace; keys differ | 1,000 keys | the version of all |
+| ACK | they are for one queue | 1,000 messages | nothing, or why it is not settled |
+| ENQUEUE | they are for one queue | 1,000 messages | the id of its message |
+| APPEND | they are for one stream | 1,000 records | the place of its record |
 | PUT_WITH, GET, SINGLE | never | 1 | the result |
 
-A put with more to it than a key and a value is PUT_WITH. SINGLE is anything else: it says itself
-how its operation is filled and its result read. A call that is traced or whose cost is asked for
-shares nothing, whatever its kind. How many calls and bytes a message holds is the lane's to say
+PUT_WITH is a put with more than a key and a value. SINGLE is anything else: the call brings the
+functions that fill its operation and read its result. A call that is traced or whose cost is asked
+for shares nothing, whatever its kind. The lane limits the calls and bytes of a message
 (onelog/client/lanes.py).
 
 Puts that share an operation are written all or none. If that is refused (one value is too large for
-the namespace, say) they are sent again, each by itself (``is_split``), before anything that was
-called later. This is why nothing else may be in their message: what came after them there would be
-done before them.
+the namespace, say) they are resent, each by itself (``is_split``), before any later call. This is
+why nothing else may be in their message: operations after them there would take effect first.
 
-Measured on three nodes, with sharing and without, CPU of all processes for a put: 46 and 55 us from
-256 callers, 18 and 27 from 1,024 (docs/performance.md).
+CPU of all processes for a put on three nodes, with and without sharing: 46 and 55 us from 256
+callers, 18 and 27 from 1,024 (docs/performance.md).
 
 Invariants: the i-th operation of ``request`` is that of the i-th list in ``operations``, and these
 hold calls in the order in which they were made. ``earliest_s`` is not above the deadline of any
@@ -39,37 +38,37 @@ from operator import itemgetter
 from typing import Any
 
 from onelog.client.calls import Backoff
-from onelog.client.observing import COLLECTING, PARENT, note, taking
+from onelog.client.observing import COLLECTING, PARENT, add_parents, collecting_cost
 from onelog.client.sessions import Session
 from onelog.client.validation import refuse
 from onelog.client.values import (
     ASYNC,
     MESSAGES_MAX,
-    error_of_settled,
     fill_put,
-    item_of,
-    settled_of,
     to_appended,
     to_enqueued,
+    to_item,
+    to_settle_error,
+    to_settled,
 )
 from onelog.errors import Internal, OnelogError
 from onelog.v1 import pipeline_pb2, queue_pb2
 
-# As many keys as a server takes at once.
+# Keys that the server accepts in one operation.
 KEYS_MAX = 1_000
-# What a server refuses whatever its state shares no operation.
+# Keys and values that the server always refuses share no operation, so that others do not fail.
 KEY_SIZE_MAX = 4_096
 VALUE_SIZE_MAX = 64 << 10
 KEYS_RESERVED = (b"cg:", b"_ts:")
 _RESERVED_FIRST = frozenset(prefix[0] for prefix in KEYS_RESERVED)
 _first_byte = itemgetter(0)
 
-# The namespace that has no name in a request, as a rule.
+# The namespace that an empty name in a request means.
 DEFAULT = "default"
 
 
 class Call:
-    """One call, and who waits for it."""
+    """One call, and the future that its caller awaits."""
 
     __slots__ = ("deadline_s", "future", "kind", "payload", "target")
 
@@ -77,7 +76,7 @@ class Call:
         self, kind: "Kind", target: Any, payload: Any, future: Future[Any], deadline_s: float
     ) -> None:
         self.kind = kind
-        self.target = target  # calls that share an operation have the same one
+        self.target = target  # only calls with the same target share an operation
         self.payload = payload
         self.future = future
         self.deadline_s = deadline_s
@@ -87,35 +86,35 @@ class Call:
 class Single:
     """The payload of a call that is an operation of its own."""
 
-    # Called when it leaves: what it reads must not change meanwhile.
+    # Called when the batch is sent: what it reads must not change until then.
     fill: Callable[[pipeline_pb2.Operation], None]
     read: Callable[[pipeline_pb2.OperationResult], Any]
-    keys: Collection[bytes] | None = None  # that it writes, if it depends on nothing else
+    keys: Collection[bytes] | None = None  # that it writes, if it is unconditional
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """How calls of one kind become an operation, and its result their answers."""
+    """How calls of one kind become an operation, and its result becomes their answers."""
 
     fill: Callable[[pipeline_pb2.Operation, Sequence[Call]], None]
     answer: Callable[[pipeline_pb2.OperationResult, Sequence[Call]], None]
 
-    # Neighbours that share an operation, at most.
+    # The most consecutive calls that share an operation.
     calls_max: int = 1
 
-    # Whether each call takes a sequence of its session, or the operation one for all.
+    # Whether each call takes a sequence of the session, or the operation one for all.
     takes_sequence_each: bool = False
 
-    # The keys that a call writes if it depends on nothing else; None: it needs its place among
-    # all other writes.
+    # The keys that a call writes if it is unconditional; None: its order among all other writes
+    # matters.
     keys: Callable[[Call], Collection[bytes] | None] = lambda _call: None
 
-    # Whether it leaves although others are under way: somebody may wait for what comes after it.
+    # Whether it is sent although others are under way: a consumer may wait for what follows it.
     is_urgent: bool = False
 
 
 class Batch:
-    """Calls that gather, then are under way as one message."""
+    """Calls that are collected, then sent as one message."""
 
     __slots__ = (
         "_keys", "backoff", "calls", "count", "earliest_s", "endpoint", "error", "is_counted",
@@ -126,8 +125,8 @@ class Batch:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.size = 0
-        self.count = 0  # keys and operations that the calls stand for
-        self.is_counted = False  # in what the whole client has under way
+        self.count = 0  # keys and operations of the calls
+        self.is_counted = False  # among what the whole client has under way
         self.earliest_s = float("inf")
         self.request = pipeline_pb2.ExecuteRequest()
         self.operations: list[Sequence[Call]] = []
@@ -135,7 +134,7 @@ class Batch:
         self._keys: dict[Any, set[bytes]] | None = None
         self.session: Session | None = None
         self.sequence = 0
-        # Of the current attempt, and what is known of those before.
+        # The current attempt, and what is known about earlier ones.
         self.endpoint = ""
         self.sent_s = float("inf")
         self.is_written = False
@@ -143,15 +142,15 @@ class Batch:
         self.backoff: Backoff | None = None
         self.error: OnelogError | None = None
 
-    def watch(self, kind: Kind) -> Kind:
+    def observe(self, kind: Kind) -> Kind:
         """Return the kind of a call that is traced or whose cost is asked for."""
         spent, parent = COLLECTING.get(), PARENT.get()
         if parent is not None:
-            note(self.request, (parent,))
+            add_parents(self.request, (parent,))
         answer = kind.answer
         if spent is not None:
             self.request.with_cost = True
-            answer = taking(spent, answer)
+            answer = collecting_cost(spent, answer)
         return replace(kind, calls_max=1, answer=answer)
 
     def build(self) -> None:
@@ -178,24 +177,24 @@ class Batch:
 
     @property
     def is_shared_put(self) -> bool:
-        """Whether it is puts of several calls that are written all or none."""
+        """Whether it is an operation with the puts of several calls, written all or none."""
         calls = self.operations[0]
         return len(calls) > 1 and calls[0].kind is PUT
 
     @property
     def sequences(self) -> int:
-        """How many sequences of a session it takes."""
+        """The number of session sequences it takes."""
         return sum(
             len(calls) if calls[0].kind.takes_sequence_each else 1 for calls in self.operations
         )
 
     @property
     def is_urgent(self) -> bool:
-        """Whether all of it leaves although others are under way."""
+        """Whether it is sent although others are under way."""
         return all(call.kind.is_urgent for call in self.calls)
 
     def commutes_with(self, other: "Batch") -> bool:
-        """Tell whether it is all the same which of the two is carried out first."""
+        """Return whether the order of the two batches does not matter."""
         mine, theirs = self._find_keys(), other._find_keys()
         return (
             mine is not None
@@ -204,7 +203,7 @@ class Batch:
         )
 
     def _find_keys(self) -> dict[Any, set[bytes]] | None:
-        """Return the keys that it writes, by namespace; None: something in it has an order."""
+        """Return the keys that it writes, by namespace; None if its order matters."""
         if self._keys is None:
             found: dict[Any, set[bytes]] = {}
             for call in self.calls:
@@ -217,11 +216,11 @@ class Batch:
 
     @property
     def is_answered(self) -> bool:
-        """Whether nobody waits for anything of it any more."""
+        """Whether nobody waits for any of its calls any more."""
         return all(call.future.done() for call in self.calls)
 
     def expire(self, now_s: float, late: Callable[[], OnelogError]) -> None:
-        """Give those whose time is over the error that ``late`` makes."""
+        """Fail calls whose deadline has passed, with the error that ``late`` returns."""
         earliest_s = float("inf")
         for call in self.calls:
             if call.future.done():
@@ -234,14 +233,14 @@ class Batch:
 
 
 def fail(calls: Iterable[Call], error: Exception) -> None:
-    """Give those who still wait an error."""
+    """Fail the calls that are not answered yet."""
     for call in calls:
         if not call.future.done():
             call.future.set_exception(error)
 
 
 def coalesce(calls: Iterable[Call], *, is_split: bool) -> list[Sequence[Call]]:
-    """Return the calls of each operation of a message."""
+    """Split calls into operations; return the calls of each."""
     groups: list[Sequence[Call]] = []
     group: list[Call] = []
     kind: Kind | None = None
@@ -270,14 +269,14 @@ def coalesce(calls: Iterable[Call], *, is_split: bool) -> list[Sequence[Call]]:
 
 
 def _is_reserved_among(keys: Sequence[bytes]) -> bool:
-    """Tell whether one of these keys is reserved; most are told apart by their first byte."""
+    """Return whether one of these keys is reserved; the first byte rules out most."""
     if _RESERVED_FIRST.isdisjoint(map(_first_byte, keys)):
         return False
     return any(key.startswith(KEYS_RESERVED) for key in keys)
 
 
 def _to_unsendable(error: Exception) -> Exception:
-    """Return what the caller is told of an error in building a request."""
+    """Return the API's error for one that was raised while building a request."""
     try:
         if isinstance(error, ValueError):
             refuse(error)
@@ -310,7 +309,7 @@ def _fill_put(operation: pipeline_pb2.Operation, calls: Sequence[Call]) -> None:
 
 
 def _can_share(keys: Sequence[bytes], values: Sequence[bytes]) -> bool:
-    """Tell whether keys of several calls can be written together."""
+    """Return whether keys of several calls can be written with one operation."""
     distinct = set(keys)
     return (
         len(distinct) == len(keys)
@@ -356,7 +355,7 @@ def _answer_ack(result: pipeline_pb2.OperationResult, calls: Sequence[Call]) -> 
 
 def _check_settled(result: queue_pb2.SettleResult) -> None:
     if result.reason:
-        raise error_of_settled(settled_of(result))
+        raise to_settle_error(to_settled(result))
 
 
 def _fill_enqueue(operation: pipeline_pb2.Operation, calls: Sequence[Call]) -> None:
@@ -388,7 +387,7 @@ def _answer_append(result: pipeline_pb2.OperationResult, calls: Sequence[Call]) 
 
 
 def _answer_each(results: Sequence[Any], calls: Sequence[Call], read: Callable[[Any], Any]) -> None:
-    """Give each call what ``read`` makes of its own result, or raises."""
+    """Answer each call with what ``read`` returns or raises for its result."""
     if len(results) != len(calls):
         fail(calls, Internal(f"{len(results)} results for {len(calls)} calls"))
         return
@@ -413,7 +412,7 @@ def _fill_get(operation: pipeline_pb2.Operation, calls: Sequence[Call]) -> None:
 def _answer_get(result: pipeline_pb2.OperationResult, calls: Sequence[Call]) -> None:
     future, get = calls[0].future, result.get
     if not future.done():
-        future.set_result(item_of(get.item) if get.HasField("item") else None)
+        future.set_result(to_item(get.item) if get.HasField("item") else None)
 
 
 def _fill_single(operation: pipeline_pb2.Operation, calls: Sequence[Call]) -> None:
@@ -430,10 +429,12 @@ def _answer_single(result: pipeline_pb2.OperationResult, calls: Sequence[Call]) 
         future.set_exception(error)
 
 
-# Targets and payloads (early: answered before it is applied).
-# PUT: namespace; keys and values. PUT_WITH: namespace and whether it is early; what fill_put takes.
-# ACK, ENQUEUE, APPEND: namespace, name and whether it is early; message, body or value.
-# GET: shard; namespace, key, Read or None. SINGLE: namespace of its keys, or None; Single.
+# The target and the payload of each kind ("early": answered before it is applied):
+# PUT: namespace; keys and values.
+# PUT_WITH: namespace, whether it is early; the arguments of fill_put.
+# ACK, ENQUEUE, APPEND: namespace, name, whether it is early; message, body or value.
+# GET: shard; namespace, key, Read or None.
+# SINGLE: namespace of its keys, or None; a Single.
 PUT = Kind(_fill_put, _answer_put, KEYS_MAX, keys=lambda call: call.payload[0])
 PUT_WITH = Kind(_fill_put_with, _answer_put_with)
 ACK = Kind(_fill_ack, _answer_ack, MESSAGES_MAX, keys=lambda _call: (), is_urgent=True)
@@ -443,11 +444,11 @@ GET = Kind(_fill_get, _answer_get)
 SINGLE = Kind(_fill_single, _answer_single, keys=lambda call: call.payload.keys)
 
 
-async def results_of(answers: Iterable[Future[Any]]) -> list[Any]:
-    """Return all results in order; when all are there, raises the first error, if there is one.
+async def gather_results(answers: Iterable[Future[Any]]) -> list[Any]:
+    """Wait for all results and return them in order; then raise the first error, if any.
 
-    One future after the other: when the first of a message is there the others are too, so this
-    wakes up once for each message and not for each operation.
+    It awaits one future after the other. All results of a message arrive together, so this wakes up
+    once for each message and not for each operation.
     """
     results, errors = [], []
     waiting = list(answers)

@@ -1,8 +1,9 @@
-"""How programs without an event loop use the core: its loop runs in a thread of its own.
+"""Runs the async core for programs without an event loop: in a loop in a thread of its own.
 
-Every call of the blocking client is a coroutine of the core, run there while the caller waits. The
-thread starts with the first call and ends with ``close``. It is a daemon, so a program that forgets
-to close still ends. A forked child has no such thread: a client made before ``fork`` is refused.
+Every call of the blocking client runs a coroutine of the core in that thread while the caller
+waits. The thread starts with the first call and ends with ``close``. It is a daemon, so a program
+that forgets to close still ends. A forked child has no such thread, so a client made before
+``fork`` refuses to work there.
 """
 
 import asyncio
@@ -16,9 +17,9 @@ from onelog.errors import FailedPrecondition
 
 T = TypeVar("T")
 
-# How long a call that was interrupted may take to notice.
+# How long to wait for an interrupted call to end.
 CANCEL_S = 1.0
-# Items that wait between the loop and the one who iterates.
+# Items that are buffered between the loop and the iterating thread.
 ITEMS_AHEAD = 256
 
 
@@ -38,9 +39,9 @@ class LoopThread:
         return self._is_closed
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Return what a coroutine of the core returns; interrupted, it is cancelled.
+        """Run a coroutine in the loop and return its result; cancel it if we are interrupted.
 
-        Then its end is waited for: what it iterated over can be closed after that, not before.
+        A cancelled coroutine is waited for: what it iterated over can be closed only after that.
         """
         call: _Call[T] | None = None
         try:
@@ -57,7 +58,7 @@ class LoopThread:
             raise
 
     def iterate(self, items: AsyncIterator[T], ahead: int = ITEMS_AHEAD) -> Iterator[T]:
-        """Return an iterator over what an async one yields, up to ``ahead`` items before."""
+        """Return an iterator over an async one, which fetches up to ``ahead`` items in advance."""
         return Items(self, items, ahead)
 
     def forget(self, task: "asyncio.Future[Any]") -> None:
@@ -108,10 +109,10 @@ class LoopThread:
 
 
 class _Call(Generic[T]):
-    """A coroutine from the thread that wants its result to the loop that runs it.
+    """A coroutine that runs in the loop while another thread waits for its result.
 
     Unlike ``asyncio.run_coroutine_threadsafe`` it can be cancelled at any moment, also by an
-    interrupt between two lines of the caller's, and says when it has ended.
+    interrupt between two lines of the caller, and says when it has ended.
     """
 
     __slots__ = ("_coroutine", "_task", "ended", "outcome")
@@ -123,13 +124,13 @@ class _Call(Generic[T]):
         self._task: asyncio.Task[T] | None = None
 
     def begin(self) -> None:
-        """Run it; on the loop."""
+        """Start it; called in the loop."""
         if self._coroutine is not None:
             self._task = asyncio.get_running_loop().create_task(self._coroutine)
             self._task.add_done_callback(self._end)
 
     def cancel(self) -> None:
-        """End it; on the loop."""
+        """Cancel it; called in the loop."""
         if self._task is not None:
             self._task.cancel()
         elif self._coroutine is not None:
@@ -148,9 +149,9 @@ class _Call(Generic[T]):
 
 
 class Items(Iterator[T], Generic[T]):
-    """An iterator over what an async iterator yields; a task of the loop fetches ahead.
+    """An iterator over an async iterator; a task in the loop fetches items in advance.
 
-    It is over with its last item, with ``close``, and when nobody has it any more.
+    It ends after its last item, with ``close``, or when it is garbage-collected.
     """
 
     def __init__(self, thread: LoopThread, items: AsyncIterator[T], ahead: int) -> None:
@@ -186,11 +187,11 @@ class Items(Iterator[T], Generic[T]):
         self.close()
 
     async def _take(self) -> list[Any]:
-        """Wait for an item, and return it with all others that are there."""
+        """Wait for an item; return it with all others that are buffered."""
         if self._queue is None:
             self._queue = asyncio.Queue(self._ahead)
             loop = asyncio.get_running_loop()
-            # It must not know this object: then it would never be forgotten.
+            # The task must not refer to this object, or it would never be garbage-collected.
             self._task = loop.create_task(_fetch(self._source, self._queue), name="onelog items")
         taken = [await self._queue.get()]
         while not self._queue.empty():
@@ -222,7 +223,7 @@ class Facade:
         self._thread = thread
 
     def _same(self, core: Any) -> Any:
-        """Return this object for its own core, else one like it."""
+        """Return this object if ``core`` is its own, else a facade for that one."""
         return self if core is self._core else type(self)._of(core, self._thread)
 
     @classmethod
@@ -233,5 +234,5 @@ class Facade:
 
 
 def core_of(value: Any) -> Any:
-    """Return the core's object where a caller gives the blocking one."""
+    """Return the core of a blocking object; other values as they are."""
     return value._core if isinstance(value, Facade) else value

@@ -1,15 +1,10 @@
-"""Unary calls and server streams: sent to the right endpoint, and again if that is exact.
+"""Unary calls and server streams: sent to the right endpoint, and retried if that is safe.
 
-A read, or a write in a session, is tried again until its timeout. A write without a session is
-tried again only if the server says that nothing was done. What is left at the end of the timeout is
-DeadlineExceeded, or OutcomeUnknown for a write that may have got through.
-
-Retrying
---------
-Whether a failed attempt is worth another one, when, and until when.
-
-Three facts decide: whether the error passes by itself, whether the attempt may have had an effect,
-and whether doing it again is harmless (a read, or a write in a session).
+Three facts decide whether a failed attempt is retried: whether the error is temporary, whether the
+attempt may have had an effect, and whether repeating it is harmless. ``judge`` answers the first
+two. A read, or a write in a session, is harmless and is retried until its timeout. A write without
+a session is retried only if the server says that nothing was done. At the timeout the call fails
+with DeadlineExceeded, or with OutcomeUnknown if it is a write that may have taken effect.
 """
 
 import asyncio
@@ -21,7 +16,7 @@ from typing import Any
 
 from onelog.channel import Channel, RpcError
 from onelog.client.channels import METHODS, Channels
-from onelog.client.observing import COLLECTING, ask, take, with_parent
+from onelog.client.observing import COLLECTING, ask_for_cost, collect_cost, with_parent
 from onelog.client.options import ClientOptions
 from onelog.client.topology import Topology
 from onelog.errors import (
@@ -36,8 +31,8 @@ from onelog.errors import (
 )
 from onelog.status import error_of
 
-# What the transport says when a connection breaks or a server goes away in the middle of a call.
-# The database gives reasons of its own, or details; of these nobody knows how far the call got.
+# Reasons of the transport when a connection breaks or a server goes away during a call. The
+# database has reasons of its own; with these it is not known how far the call got.
 _OF_THE_CONNECTION = frozenset(("UNAVAILABLE", "INTERNAL", "CANCELLED", "UNKNOWN"))
 
 
@@ -45,9 +40,9 @@ class Verdict(Enum):
     """What an error means for the next attempt."""
 
     FINAL = 0
-    AGAIN = 1  # nothing was done
+    AGAIN = 1  # nothing was done: retry
     UNKNOWN = 2  # it may have been done
-    REOPEN = 3  # the session is over; this attempt did nothing
+    REOPEN = 3  # the session has ended; this attempt did nothing
 
 
 def judge(error: OnelogError) -> Verdict:
@@ -70,7 +65,7 @@ def judge(error: OnelogError) -> Verdict:
         case ResourceExhausted() if error.retry_after_s is not None:
             return Verdict.AGAIN
         case ResourceExhausted(reason="SESSION_RESULTS_FULL"):
-            # There is room when the answers under way are confirmed.
+            # There is room again when the answers under way are confirmed.
             return Verdict.AGAIN
         case _:
             return Verdict.FINAL
@@ -93,10 +88,10 @@ class Backoff:
         self.attempts = 0
 
     def next_s(self, error: OnelogError | None = None) -> float:
-        """Return how long to wait now; a hint of the server is a lower bound.
+        """Return how long to wait now; the server's ``retry_after_s`` is a lower bound.
 
-        A redirect is followed at once, but only once in a row: two nodes that each take the other
-        for the leader must not be asked in a tight loop.
+        A redirect is followed at once, but only once in a row: two nodes that redirect to each
+        other must not be asked in a tight loop.
         """
         self.attempts += 1
         if self.attempts == 1 and isinstance(error, NotLeader) and error.leader:
@@ -114,7 +109,7 @@ UNCERTAIN = "uncertain"
 
 
 class Calls:
-    """Calls of one client."""
+    """Makes the unary calls and server streams of one client."""
 
     def __init__(self, channels: Channels, topology: Topology, options: ClientOptions) -> None:
         self._channels = channels
@@ -153,22 +148,22 @@ class Calls:
         is_repeatable: bool = False,
         poll_s: float = 0.0,
     ) -> Any:
-        """Make a call and return its answer, however many attempts that takes.
+        """Make a call and return its answer, with as many attempts as the timeout allows.
 
-        It goes to the leader of ``shard``, to where ``route`` says, or to anyone.
-        ``is_repeatable`` says that doing it twice is as good as once.
+        It goes to the leader of ``shard``, to the endpoint that ``route`` returns, or to any node.
+        ``is_repeatable`` says that repeating it is harmless.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s + poll_s
         backoff, is_uncertain = self._backoff(), False
         spent = COLLECTING.get()
         if spent is not None:
-            ask(request)
+            ask_for_cost(request)
         while True:
             left_s = deadline_s - loop.time()
             attempt_s = left_s
             if is_repeatable and route is None:
-                # A leader that is cut off answers nothing: better ask again who leads.
+                # A leader that is cut off does not answer: ask who leads now.
                 attempt_s = min(left_s, max(self._options.attempt_timeout_s, left_s / 2) + poll_s)
             target = self._endpoint(shard) if route is None else route()
             try:
@@ -182,7 +177,7 @@ class Calls:
                 error = failure
             else:
                 if spent is not None:
-                    take(spent, answer)
+                    collect_cost(spent, answer)
                 return answer
             verdict = judge(error)
             is_uncertain = is_uncertain or verdict is Verdict.UNKNOWN
@@ -201,7 +196,7 @@ class Calls:
             await asyncio.sleep(wait_s)
 
     async def once(self, path: str, request: Any, *, shard: int, timeout_s: float) -> Any:
-        """Make a call with one attempt."""
+        """Make a call without retries."""
         channel = self._channels.of(self._endpoint(shard))
         return await self._attempt(channel, path, request, timeout_s)
 
@@ -214,10 +209,11 @@ class Calls:
         route: Callable[[], str],
         shard: int | None = None,
     ) -> AsyncGenerator[Any, None]:
-        """Yield the answers of a server stream; opens it again where it broke off.
+        """Yield the answers of a server stream; after a break reopen it where it stopped.
 
-        ``request`` makes the request for what is still wanted, and ``timeout_s`` is how long the
-        stream may be without a connection that works. What is not taken here is not sent there.
+        ``request`` returns the request for what is still missing. ``timeout_s`` is how long the
+        stream may be without a working connection. Flow control stops the server while the caller
+        does not take answers.
         """
         loop = asyncio.get_running_loop()
         backoff, broken_s = self._backoff(), loop.time()
@@ -241,7 +237,7 @@ class Calls:
             await asyncio.sleep(wait_s)
 
     def failed(self, shard: int | None, endpoint: str, error: OnelogError) -> None:
-        """Learn from an attempt that failed."""
+        """Update the topology after a failed attempt."""
         if isinstance(error, NotLeader) and error.leader and shard is not None:
             self._topology.redirect(shard, error.leader)
             return
@@ -286,10 +282,10 @@ class Calls:
 
 
 def raise_if_closed() -> None:
-    """Tell a caller who waits for something that was cancelled, and who was not, why.
+    """Raise CLIENT_CLOSED if the awaited task was cancelled, but not the caller itself.
 
-    Closing a client cancels what its calls wait for. To them that is an error like others:
-    CancelledError is for a task that somebody has cancelled.
+    Closing a client cancels what its calls wait for. Their callers should see an error like any
+    other: CancelledError is only for a caller whose own task was cancelled.
     """
     task = asyncio.current_task()
     if task is None or not task.cancelling():
@@ -297,7 +293,7 @@ def raise_if_closed() -> None:
 
 
 def _unknown(error: OnelogError) -> OnelogError:
-    """Return the error of a write that may have got through."""
+    """Return the error for a write that may have taken effect."""
     if isinstance(error, OutcomeUnknown):
         return error
     return OutcomeUnknown(f"it may or may not have been done; the last answer was {error}")

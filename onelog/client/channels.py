@@ -1,8 +1,7 @@
-"""Channels to endpoints (onelog/channel.py), made when they are first needed, and what they carry.
+"""The channels of a client (onelog/channel.py), made on first use, and the methods of the API.
 
-One channel carries the unary calls to its endpoint and the one pipeline. What stays (watches,
-tails, long polls) has channels of its own (onelog/spread.py): however many there are, other calls
-go ahead.
+One channel per endpoint carries the unary calls and the pipeline. Long-lived calls (watches, tails,
+long polls) have further channels (onelog/spread.py), so that any number of them delays no others.
 """
 
 from contextlib import AbstractContextManager
@@ -31,17 +30,17 @@ class Method(NamedTuple):
     """One method of the API."""
 
     path: str  # on the wire
-    answer: Any  # the class of what it answers
+    answer: Any  # the class of its answers
 
     def parse(self, data: bytes) -> Any:
-        """Return an answer."""
+        """Parse an answer."""
         try:
             return self.answer.FromString(data)
         except DecodeError as error:
             raise Internal(f"an answer of {self.path} cannot be read: {error}") from None
 
 
-# All of them, by names such as ``KV/Get``.
+# All methods, by names such as ``KV/Get``.
 METHODS: dict[str, Method] = {
     f"{name}/{method.name}": Method(
         f"/{service.full_name}/{method.name}", message_factory.GetMessageClass(method.output_type)
@@ -75,7 +74,7 @@ class Channels:
             server_name=None if tls is None else tls.server_name,
             message_bytes_max=options.message_bytes_max,
         )
-        # What every call says about its caller.
+        # The caller's credentials, sent with every call.
         self.metadata: tuple[tuple[str, str], ...] = ()
         if options.token is not None:
             self.metadata = (("authorization", f"Bearer {options.token}"),)
@@ -84,7 +83,7 @@ class Channels:
         self.is_closed = False
 
     def of(self, endpoint: str) -> Channel:
-        """Return the channel of an endpoint for calls that are answered at once."""
+        """Return the channel of an endpoint for short calls."""
         channel = self._by_endpoint.get(endpoint)
         if channel is None:
             self.check_open()
@@ -92,7 +91,7 @@ class Channels:
         return channel
 
     def place(self, endpoint: str) -> AbstractContextManager[Channel]:
-        """Take a place for a call that stays, on a channel that has one."""
+        """Reserve a place for a long-lived call on a channel that has room."""
         spread = self._spread.get(endpoint)
         if spread is None:
             self.check_open()
@@ -100,12 +99,12 @@ class Channels:
         return spread.place()
 
     def check_open(self) -> None:
-        """Raise what callers of a closed client are to see."""
+        """Raise CLIENT_CLOSED if the client is closed."""
         if self.is_closed:
             raise FailedPrecondition("the client is closed", reason="CLIENT_CLOSED") from None
 
     async def close(self) -> None:
-        """Close all of them; calls under way fail."""
+        """Close all channels; calls under way fail."""
         self.is_closed = True
         channels = list(self._by_endpoint.values())
         channels += [each for spread in self._spread.values() for each in spread.connections]

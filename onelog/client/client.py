@@ -15,20 +15,27 @@ from onelog.client.tail import AsyncTail
 from onelog.client.timeseries import AsyncTimeSeries
 from onelog.client.transactions import AsyncBatch
 from onelog.client.validation import refuse_unsendable
-from onelog.client.values import Key, QueueInfo, Read, StreamInfo, stream_info_of, to_bytes
-from onelog.client.values import info_of as queue_info_of
+from onelog.client.values import (
+    Key,
+    QueueInfo,
+    Read,
+    StreamInfo,
+    to_bytes,
+    to_queue_info,
+    to_stream_info,
+)
 from onelog.client.watch import AsyncWatch, Watched
 from onelog.v1 import queue_pb2, stream_pb2
 
 
 @refuse_unsendable
 class AsyncClient:
-    """A database, as programs see it.
+    """A client of a onelog database: keys, queues, streams, time series.
 
-    It connects with its first call. An async client belongs to the loop of that call; a blocking
-    one may be used from many threads. Views made with ``namespace`` and ``scoped`` share its
-    connections; closing one closes all. A client does not survive ``fork``: make one in each
-    process.
+    It connects on the first call, or at the start of ``with``. An async client belongs to the event
+    loop of that call; a blocking one may be used from many threads. Views made with ``namespace``
+    and ``scoped`` share its connections; closing one closes all. A client does not survive
+    ``fork``: make one in each process.
     """
 
     def __init__(
@@ -40,7 +47,11 @@ class AsyncClient:
         tls: Tls | None = None,
         options: ClientOptions | None = None,
     ) -> None:
-        """Endpoints are ``host:port``, one or several; ``options`` has all that can be set."""
+        """Make a client for one or several endpoints, ``host:port``.
+
+        One endpoint is enough: the client learns the others from it. ``timeout_s`` is for a whole
+        call with its retries. ``options`` has all settings; the other arguments override it.
+        """
         found = options or ClientOptions()
         if timeout_s is not None:
             found = replace(found, timeout_s=timeout_s)
@@ -61,30 +72,30 @@ class AsyncClient:
 
     @property
     def kv(self) -> AsyncKV:
-        """Keys."""
+        """Keys: read, write, scan, transactions, documents, leases and locks."""
         return self._kv
 
     @property
     def ts(self) -> AsyncTimeSeries:
-        """Time series."""
+        """Time series: write and query points, downsampling rules."""
         return self._ts
 
     @property
     def log(self) -> AsyncLog:
-        """The log and snapshots as they are stored."""
+        """The log and snapshots as they are stored, for bulk readers."""
         return self._log
 
     @property
     def admin(self) -> AsyncAdmin:
-        """What operators ask."""
+        """Operations on the cluster: status, members, leadership, snapshots, namespaces, holds."""
         return self._admin
 
     def queue(self, name: str) -> AsyncQueue:
-        """Return a queue."""
+        """Return the queue with this name; makes no call to the server."""
         return AsyncQueue(self._connection, self._scope, name)
 
     def stream(self, name: str) -> AsyncStream:
-        """Return a stream."""
+        """Return the stream with this name; makes no call to the server."""
         return AsyncStream(self._connection, self._scope, name)
 
     async def queues(
@@ -92,8 +103,8 @@ class AsyncClient:
     ) -> AsyncIterator[QueueInfo]:
         """Yield the queues whose name begins with ``prefix``.
 
-        With ``routing_key`` only those of its shard. A read with an index needs it: one is of one
-        shard.
+        With ``routing_key`` only those in its shard. A read with an index (``min_index``,
+        ``as_of_index``) needs one, because an index belongs to one shard.
         """
         request = queue_pb2.ListQueuesRequest(
             namespace=self._scope.namespace, prefix=prefix, routing_key=to_bytes(routing_key)
@@ -101,22 +112,29 @@ class AsyncClient:
         pages = self._connection.pages("Queue/ListQueues", request, self._scope.timeout_s, read)
         async for page in pages:
             for each in page.queues:
-                yield queue_info_of(each)
+                yield to_queue_info(each)
 
     async def streams(
         self, prefix: str = "", *, routing_key: Key = b"", read: Read | None = None
     ) -> AsyncIterator[StreamInfo]:
-        """Yield the streams whose name begins with ``prefix``, as ``queues`` does."""
+        """Yield the streams whose name begins with ``prefix``.
+
+        With ``routing_key`` only those in its shard. A read with an index (``min_index``,
+        ``as_of_index``) needs one, because an index belongs to one shard.
+        """
         request = stream_pb2.ListStreamsRequest(
             namespace=self._scope.namespace, prefix=prefix, routing_key=to_bytes(routing_key)
         )
         pages = self._connection.pages("Stream/ListStreams", request, self._scope.timeout_s, read)
         async for page in pages:
             for each in page.streams:
-                yield stream_info_of(each)
+                yield to_stream_info(each)
 
     def transact(self) -> AsyncBatch:
-        """Begin an atomic batch over all models."""
+        """Begin an atomic batch over all models: all of it takes effect, or nothing.
+
+        Names must be in one shard, as those with the same ``{tag}`` are.
+        """
         return AsyncBatch(self._connection, self._scope)
 
     def watch(
@@ -127,10 +145,12 @@ class AsyncClient:
         with_previous: bool = False,
         progress_s: float = 0.0,
     ) -> AsyncWatch:
-        """Return an iterator over what happens, in all models unless some are named.
+        """Return an iterator over events: what changed, in the order of each shard's log.
 
-        From now on, from the ``cursor`` of an earlier watch, or with ``from_start`` from the oldest
-        entries that are kept. Without names it is all namespaces.
+        ``watched`` says which models and names of this namespace; without it the watch covers
+        everything in all namespaces. It begins now, after the ``cursor`` of an earlier watch, or
+        with ``from_start`` at the oldest entries that are kept. ``with_previous`` adds the value
+        that a key had before. ``progress_s`` is how often the cursor advances without events.
         """
         return AsyncWatch(
             self._connection,
@@ -143,23 +163,27 @@ class AsyncClient:
         )
 
     def tail(self, *streams: str, cursor: bytes | None = None) -> AsyncTail:
-        """Return an iterator over what is appended to any of several streams from now on."""
+        """Return an iterator over records appended to any of these streams from now on.
+
+        With ``cursor`` it continues where an earlier tail stopped.
+        """
         starts = [stream_pb2.TailStart(stream=name) for name in streams]
         return AsyncTail(self._connection, self._scope, starts, None, cursor)
 
     def namespace(self, name: str) -> Self:
-        """Return a view of another namespace."""
-        to_bytes(name)  # a name that cannot be sent is refused here, where nothing is begun yet
+        """Return a view of this client whose calls use another namespace."""
+        to_bytes(name)  # refuses a name that cannot be sent, before any call uses it
         return self._view(replace(self._scope, namespace=name))
 
     def scoped(
         self, *, timeout_s: float | None = None, durability: Durability | None = None
     ) -> Self:
-        """Return a view whose calls have another timeout, or whose writes are answered earlier.
+        """Return a view of this client with another timeout or durability.
 
-        With ``async`` a put, an enqueue, an append or a write of points returns when a majority
-        has received it, and may be lost if a majority loses power at once. Such writes have no
-        session: one whose outcome is not known raises OutcomeUnknown. Others are as always.
+        With the durability ``async`` a put, an enqueue, an append or a write of points returns when
+        a majority has received it, and may be lost if a majority loses power at once. Such writes
+        have no session: if the outcome is not known, OutcomeUnknown is raised. Other writes are not
+        affected.
         """
         scope = self._scope
         if timeout_s is not None:
@@ -169,7 +193,7 @@ class AsyncClient:
         return self._view(scope)
 
     async def connect(self) -> None:
-        """Connect now instead of with the first call."""
+        """Connect now instead of on the first call."""
         await self._connection.ready(self._scope.timeout_s)
 
     async def close(self) -> None:

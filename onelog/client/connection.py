@@ -1,11 +1,12 @@
-"""The core of a client: everything that views of it share, and what holds it together.
+"""The core of a client, shared by all of its views: lanes, sessions, topology, channels.
 
-One connection belongs to one event loop, the one in which it is first used. It starts with its
-first call: asks an endpoint for the topology, then routes by itself. ``close`` ends every task and
-channel; what is under way fails with CLIENT_CLOSED.
+A connection belongs to the event loop in which it is first used. Its first call asks an endpoint
+for the topology; from then on the client routes by itself. ``close`` ends every task and channel;
+calls under way fail with CLIENT_CLOSED.
 
-A call whose answer must not get lost says what is to become of one that nobody waits for any more
-(``unwanted``). Its caller, though cancelled, waits a moment for that, and so does ``close``.
+A call whose answer must not get lost (leased messages, say) passes ``unwanted``, which handles an
+answer that arrives after the caller was cancelled. The cancelled caller waits a moment for that,
+and so does ``close``.
 """
 
 import asyncio
@@ -35,17 +36,17 @@ from onelog.errors import (
 )
 from onelog.v1 import pipeline_pb2
 
-# How often deadlines are looked at while something is under way: how late an error may come.
+# How often deadlines are checked while something is under way: how late an error may be.
 SWEEP_S = 0.02
-# How long a caller who is leaving, or ``close``, waits for what makes good for an unwanted answer.
+# How long a cancelled caller, or ``close``, waits until an unwanted answer is handled.
 UNWANTED_WAIT_S = 1.0
 
-# Is given the answer that nobody waits for any more, when it comes.
+# Handles an answer that nobody waits for any more; is given the call that will return it.
 Unwanted = Callable[[Awaitable[Any]], Coroutine[Any, Any, None]]
 
 
 class Connection:
-    """See the module's text. Made outside of a loop or inside, used inside of one."""
+    """What all views of a client share. May be made outside an event loop, is used inside one."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -66,7 +67,7 @@ class Connection:
         self._read_lanes: dict[str, ReadLane] = {}
         self._starting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._ending: set[asyncio.Task[None]] = set()  # for callers who have left
+        self._ending: set[asyncio.Task[None]] = set()  # handle unwanted answers
         self._sweeping: asyncio.TimerHandle | None = None
         self._process_id = 0
         self._is_closed = False
@@ -80,21 +81,21 @@ class Connection:
     # For the models
 
     def write_lane(self, name: bytes) -> WriteLane | None:
-        """Return the lane of a key's or name's writes; None: wait with ``ready`` first."""
+        """Return the lane for writes to a key or name; None: await ``ready`` first."""
         if not self._is_clear:
             return None
         tag = routing_key(name) if b"{" in name else name
         return self._lanes_by_partition[crc32c(tag) % self._partition_count]
 
     def early_lane(self, name: bytes) -> WriteLane | None:
-        """Return the lane of writes that are answered before they are applied.
+        """Return the lane for writes that are answered before they are applied.
 
-        They have no session: one would have to keep their results, which are not there yet.
+        They have no session: a session keeps results, and these have none yet when answered.
         """
         return self._early_lanes[self.topology.shard_of(name)] if self._is_clear else None
 
     def read_lane(self, endpoint: str) -> ReadLane:
-        """Return the lane of reads to an endpoint."""
+        """Return the lane for reads from an endpoint."""
         lane = self._read_lanes.get(endpoint)
         if lane is None:
             lane = self._read_lanes[endpoint] = ReadLane(self, endpoint)
@@ -106,7 +107,7 @@ class Connection:
         return self._is_clear
 
     async def ready(self, timeout_s: float) -> None:
-        """Wait until a call can go ahead."""
+        """Wait until a call can go ahead: started, and below the limits of what is under way."""
         if self._is_closed:
             raise FailedPrecondition("the client is closed", reason="CLIENT_CLOSED")
         if not self._is_started:
@@ -142,7 +143,7 @@ class Connection:
         is_early: bool = False,
         unwanted: Unwanted | None = None,
     ) -> Any:
-        """Carry out a write operation through the pipeline; see ``Single`` for what it is."""
+        """Carry out one write operation through the pipeline; see ``Single`` for the callbacks."""
         if not self._is_clear:
             await self.ready(timeout_s)
         lane = self.early_lane(name) if is_early else self.write_lane(name)
@@ -165,7 +166,7 @@ class Connection:
         name: bytes | None = None,
         is_stale: bool = False,
     ) -> Any:
-        """Make a unary call that changes nothing; ``name`` says in which shard, if in one."""
+        """Make a unary read; ``name`` says which shard, if it is one."""
         if not self._is_clear:
             await self.ready(timeout_s)
         shard = None if name is None else self.topology.shard_of(name)
@@ -179,7 +180,7 @@ class Connection:
     async def pages(
         self, path: str, request: Any, timeout_s: float, read: Read | None
     ) -> AsyncIterator[Any]:
-        """Yield the pages of a list by name, of all shards or in that of its routing key."""
+        """Yield the pages of a list by name: of all shards, or of its routing key's shard."""
         if read is not None:
             read.put(request.options)
         is_stale = read is not None and read.stale
@@ -201,9 +202,9 @@ class Connection:
         poll_s: float = 0.0,
         unwanted: Unwanted | None = None,
     ) -> Any:
-        """Make a unary call that writes in one shard, exactly once if sessions are on.
+        """Make a unary call that writes in one shard; exactly once if sessions are on.
 
-        Without sessions ``unwanted`` is the server's business: it sees that the caller has left.
+        Without sessions ``unwanted`` is not used: the server sees that the caller is gone.
         """
         if not self._is_clear:
             await self.ready(timeout_s)
@@ -216,7 +217,7 @@ class Connection:
         try:
             return await self._call_in_session(path, request, timeout_s, shard, poll_s, unwanted)
         except SessionExpired as expired:
-            # It did nothing in the lost session, unless an earlier attempt may have (Calls.unary).
+            # This attempt did nothing; if an earlier one may have, Calls.unary has said so.
             if is_fresh or UNCERTAIN in expired.metadata:
                 raise
             return await self._call_in_session(path, request, timeout_s, shard, poll_s, unwanted)
@@ -231,12 +232,12 @@ class Connection:
         unwanted: Unwanted | None,
     ) -> Any:
         session = await self.sessions.open(shard, timeout_s, for_calls=True)
-        # A long poll that finds nothing writes nothing: it does not keep the session alive.
+        # A long poll that finds nothing writes nothing, so it does not renew the session.
         sequence = session.take(1, session.used_s if poll_s else monotonic())
         call = partial(self.calls.unary, path, request, shard=shard, is_repeatable=True)
 
         async def ask_again() -> None:
-            # The session has the answer, or the same request has one now, without waiting.
+            # The session kept the answer, or the repeated request gets one now without waiting.
             if poll_s:
                 request.wait_ms = 0
             assert unwanted is not None
@@ -247,7 +248,7 @@ class Connection:
 
         is_left = False
         try:
-            session.put(request.options.session, sequence)
+            session.fill(request.options.session, sequence)
             return await call(timeout_s=timeout_s, poll_s=poll_s)
         except SessionExpired:
             self.sessions.lost(session)
@@ -262,7 +263,7 @@ class Connection:
                 session.done(sequence)
 
     async def _end(self, ending: Coroutine[Any, Any, None]) -> None:
-        """Carry out what a caller who is leaving has begun; wait for it, but not for long."""
+        """Run ``ending`` for a cancelled caller; wait for it, but not for long."""
         task = self.loop.create_task(ending, name="onelog unwanted answer")
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
@@ -286,7 +287,7 @@ class Connection:
         self._schedule_flush()
 
     def withdraw(self, batch: Batch) -> None:
-        """Forget a batch that was posted: its answer, if one comes, is for nobody."""
+        """Forget a batch that was posted; an answer that comes later is ignored."""
         self._pipes[batch.endpoint].withdraw(batch)
 
     def _schedule_flush(self) -> None:
@@ -295,7 +296,7 @@ class Connection:
             self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Send what was called in the last iteration: lanes make batches, pipes messages."""
+        """Send the calls of this iteration: lanes build batches, pipes write messages."""
         try:
             while self._to_flush:
                 self._to_flush.pop().flush()
@@ -318,13 +319,13 @@ class Connection:
         self._spawn(run(), f"onelog session {shard}")
 
     def began(self, batch: Batch, lane: Lane) -> None:
-        """Look after a batch from now on."""
+        """Check the deadlines of a batch from now on."""
         self._batches[batch] = lane
         if self._sweeping is None:
             self._sweeping = self.loop.call_later(SWEEP_S, self._sweep)
 
     def entered(self, count: int, size: int) -> None:
-        """Count operations in."""
+        """Count operations that are now under way."""
         self._operations += count
         self._bytes += size
         if self._room is None and not self._has_room():
@@ -332,7 +333,7 @@ class Connection:
             self._is_clear = False
 
     def ended(self, batch: Batch) -> None:
-        """Forget a batch, and count its operations out."""
+        """Forget a batch; its operations are no longer under way."""
         if self._batches.pop(batch, None) is None or not batch.is_counted:
             return
         self._operations -= batch.count

@@ -1,8 +1,8 @@
 """Consumer groups: ``client.stream("events").group("billing")``.
 
-A group has a place in each partition, and members that share the work. ``join`` makes a consumer:
-an iterator over records that are pending until they are acknowledged. Its heartbeat runs in the
-background; when partitions move to another member the next fetch follows.
+A group has a committed offset in each partition, and members that share the work. ``join`` returns
+a consumer: an iterator over records, which are pending until they are acknowledged. Its heartbeat
+runs in the background. When partitions move to another member, the next fetch adapts.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from onelog.client.values import (
     GroupInfo,
     Read,
     Record,
-    group_info_of,
     milliseconds,
-    record_of,
+    to_group_info,
+    to_record,
 )
 from onelog.errors import ConditionFailed, InvalidArgument, OnelogError
 from onelog.v1 import pipeline_pb2, stream_pb2
 
-HEARTBEATS = 3  # so often in a member's lifetime: one may be lost
+HEARTBEATS = 3  # in the length of one session: one may be lost
 
 
 @refuse_unsendable
@@ -44,7 +44,7 @@ class AsyncGroup:
         from_ns: int = 0,
         config: GroupConfig | None = None,
     ) -> None:
-        """Create the group; it begins at an offset or a time, or with what is new."""
+        """Create the group; it begins at an offset or a time, else with new records."""
         request = stream_pb2.CreateGroupRequest(from_ns=from_ns)
         if from_offset is not None:
             request.from_offset = from_offset
@@ -62,7 +62,7 @@ class AsyncGroup:
         await self._change("Stream/DeleteGroup", stream_pb2.DeleteGroupRequest())
 
     async def info(self, *, read: Read | None = None) -> GroupInfo:
-        """Return members, places and what is pending."""
+        """Return the group's settings, members, offsets and pending records."""
         request = self._named(stream_pb2.GetGroupRequest())
         if read is not None:
             read.put(request.options)
@@ -73,12 +73,12 @@ class AsyncGroup:
             name=self._stream.encode(),
             is_stale=read is not None and read.stale,
         )
-        return group_info_of(answer)
+        return to_group_info(answer)
 
     async def seek(
         self, *, offset: int | None = None, time_ns: int | None = None, partition: int | None = None
     ) -> None:
-        """Move the group's place, back or forward, to an offset or a time."""
+        """Move the group's offset, back or forward, to an offset or a time."""
         if (offset is None) == (time_ns is None):
             raise InvalidArgument("seek to an offset or to a time", reason="TARGET_INVALID")
         request = stream_pb2.SeekGroupRequest()
@@ -91,7 +91,10 @@ class AsyncGroup:
         await self._change("Stream/SeekGroup", request)
 
     async def join(self, *, session_s: float = 30.0, limit: int = 100) -> "AsyncConsumer":
-        """Become a member; ``limit`` is how many records are fetched at a time."""
+        """Join the group and return a consumer, which fetches ``limit`` records at a time.
+
+        A member that sends no heartbeat for ``session_s`` is removed, and its partitions move.
+        """
         request = stream_pb2.JoinGroupRequest(session_ms=milliseconds(session_s))
         answer = await self._change("Stream/JoinGroup", request)
         return AsyncConsumer(self, answer, session_s, limit)
@@ -99,9 +102,9 @@ class AsyncGroup:
     async def rejoin(
         self, member_id: int, *, session_s: float = 30.0, limit: int = 100
     ) -> "AsyncConsumer":
-        """Go on as a member that joined before, perhaps in another process; NotFound if it is over.
+        """Continue as a member that joined before, also in another process; NotFound if it is gone.
 
-        ``session_s`` is as it was when the member joined.
+        ``session_s`` must be what the member joined with.
         """
         request = stream_pb2.HeartbeatGroupRequest(member_id=member_id)
         alive = await self._change("Stream/HeartbeatGroup", request)
@@ -111,7 +114,7 @@ class AsyncGroup:
         return AsyncConsumer(self, joined, session_s, limit)
 
     async def commit(self, records: Record | Iterable[Record]) -> None:
-        """Set the group's places behind these records, in a group that has no members."""
+        """Set the group's offsets to after these records, in a group without members."""
         await self._commit(records, 0, (await self.info()).generation)
 
     async def _commit(
@@ -157,7 +160,7 @@ class AsyncGroup:
 
 @refuse_unsendable
 class AsyncConsumer:
-    """A member of a group: an iterator over its records. Leaves the group when it is closed."""
+    """A member of a consumer group: an iterator over its records. ``close`` leaves the group."""
 
     def __init__(
         self, group: AsyncGroup, joined: stream_pb2.JoinGroupResponse, session_s: float, limit: int
@@ -174,18 +177,18 @@ class AsyncConsumer:
 
     @property
     def member_id(self) -> int:
-        """The member's number in the group."""
+        """The member's id in the group."""
         return self._member_id
 
     @property
     def partitions(self) -> tuple[int, ...]:
-        """The partitions that are the member's own now."""
+        """The partitions that belong to the member now."""
         return self._partitions
 
     async def fetch(self, *, wait_s: float = 0.0, limit: int | None = None) -> list[Record]:
-        """Take the next records; waits ``wait_s`` for the first, and may return none.
+        """Return the next records; wait up to ``wait_s`` for the first. May return none.
 
-        Records that were given back, or whose member is gone, come first.
+        Records whose delivery failed, or whose member is gone, come first.
         """
         self._beat_in_background()
         request = stream_pb2.FetchRecordsRequest(
@@ -197,31 +200,31 @@ class AsyncConsumer:
         try:
             answer = await self._group._change("Stream/FetchRecords", request, poll_s=wait_s)
         except ConditionFailed:
-            # Partitions have moved: the heartbeat says which are left, the next fetch is right.
+            # Partitions have moved: the heartbeat says which ones the next fetch may use.
             await self._beat()
             return []
-        return [record_of(each) for each in answer.records]
+        return [to_record(each) for each in answer.records]
 
     async def ack(self, records: Record | Iterable[Record]) -> int:
-        """Records are done; returns how many were pending with this member."""
+        """Acknowledge records; return how many were pending with this member."""
         request = stream_pb2.AckRecordsRequest(member_id=self._member_id)
-        _put_places(request.places, records)
+        _fill_places(request.places, records)
         count: int = (await self._group._operate("ack_records", request)).acked_count
         return count
 
     async def nack(
         self, records: Record | Iterable[Record], *, delay_s: float = 0.0, reason: str = ""
     ) -> int:
-        """Records failed: they come again after a delay, or go to the dead-letter stream."""
+        """Record failed deliveries: retry after a delay, or move to the dead-letter stream."""
         request = stream_pb2.NackRecordsRequest(
             member_id=self._member_id, delay_ms=milliseconds(delay_s), reason=reason
         )
-        _put_places(request.places, records)
+        _fill_places(request.places, records)
         count: int = (await self._group._change("Stream/NackRecords", request)).nacked_count
         return count
 
     async def claim(self, idle_s: float, *, limit: int = 100) -> list[Record]:
-        """Take over records that have been pending with somebody for ``idle_s``."""
+        """Take over records that have been pending with another member for ``idle_s``."""
         request = stream_pb2.ClaimRecordsRequest(
             member_id=self._member_id,
             generation=self._generation,
@@ -229,14 +232,14 @@ class AsyncConsumer:
             limit=limit,
         )
         answer = await self._group._change("Stream/ClaimRecords", request)
-        return [record_of(each) for each in answer.records]
+        return [to_record(each) for each in answer.records]
 
     async def commit(self, records: Record | Iterable[Record]) -> None:
-        """Set the group's places behind these records, for groups that keep no pending list."""
+        """Set the group's offsets to after these records, for groups without a pending list."""
         await self._group._commit(records, self._member_id, self._generation)
 
     async def close(self) -> None:
-        """Leave the group; what is pending may be claimed by others."""
+        """Leave the group; other members may claim its pending records."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -274,7 +277,7 @@ class AsyncConsumer:
             try:
                 await self._beat()
             except OnelogError:
-                continue  # the next fetch or ack says what is wrong
+                continue  # the next fetch or ack raises what is wrong
 
     async def _beat(self) -> None:
         request = stream_pb2.HeartbeatGroupRequest(member_id=self._member_id)
@@ -283,12 +286,12 @@ class AsyncConsumer:
         self._partitions = tuple(answer.partitions)
 
 
-def _put_places(places: Any, records: Record | Iterable[Record]) -> None:
+def _fill_places(places: Any, records: Record | Iterable[Record]) -> None:
     for record in _present(records):
         places.add(partition=record.partition, offset=record.offset)
 
 
 def _present(records: Record | Iterable[Record]) -> list[Record]:
-    """Return the records that are there: of a gap nothing is pending."""
+    """Return the records without gaps, of which nothing is pending."""
     given = [records] if isinstance(records, Record) else records
     return [record for record in given if record.gap is None]

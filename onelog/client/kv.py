@@ -1,17 +1,12 @@
 """Keys: ``client.kv``.
 
-Where one idea needs several calls there is an object: ``json(key)`` for a document, ``txn()`` for a
-transaction, ``lease()`` for keys that live as long as somebody cares, ``lock()`` for a lock.
+Some things need several calls and are objects: ``json(key)`` is a JSON document, read and changed
+in parts; ``txn()`` a transaction; ``lease()`` a lifetime that keys share; ``lock()`` a lock.
 
-What the client itself costs (bench/client.py: CPU time of its process, 100-byte values, a server
-with four shards in another process, best of six rounds on two cores that others kept busy): plain
-``await put`` from 64 tasks 7.6 us an operation, from 256 tasks 4.7 us; ``get`` from 256 tasks
-4.3 us; ``put_many`` 0.9 us. From one task a put takes 120 us and a get 80, with uvloop 70 and 45
-(docs/performance.md): each is one write and one read of the socket.
-
-Json document
--------------
-A JSON document in a key, read and changed in parts: ``client.kv.json(key)``.
+The client's own CPU time (bench/client.py, 100-byte values, docs/performance.md): ``put`` from 64
+tasks 7.6 us an operation, from 256 tasks 4.7 us; ``get`` from 256 tasks 4.3 us; ``put_many``
+0.9 us. From one task a put takes 120 us and a get 80, with uvloop 70 and 45: each is one write and
+one read of the socket.
 """
 
 import json
@@ -21,7 +16,7 @@ from contextlib import aclosing
 from typing import Any
 
 from onelog.client import values as fill
-from onelog.client.batch import GET, KEYS_MAX, PUT, PUT_WITH, SINGLE, Single, results_of
+from onelog.client.batch import GET, KEYS_MAX, PUT, PUT_WITH, SINGLE, Single, gather_results
 from onelog.client.connection import Connection
 from onelog.client.lanes import WriteLane
 from onelog.client.leases import AsyncLease, AsyncLock
@@ -36,16 +31,19 @@ from onelog.client.values import (
     Read,
     Value,
     Version,
-    item_of,
     milliseconds,
     to_bytes,
+    to_item,
 )
 from onelog.v1 import kv_pb2, pipeline_pb2
 
 
 @refuse_unsendable
 class AsyncDocument:
-    """A path is a member name, an element number, or a sequence of both; () is the whole."""
+    """A JSON document in a key, read and changed in parts.
+
+    A path is a member name, an element number, or a sequence of these; () is the whole document.
+    """
 
     def __init__(self, connection: Connection, scope: Scope, key: Key) -> None:
         self._connection = connection
@@ -55,7 +53,7 @@ class AsyncDocument:
     async def get(self, path: Path = (), *, read: Read | None = None) -> Any:
         """Return a part of the document; None if the key does not exist."""
         request = kv_pb2.GetJsonRequest(namespace=self._scope.namespace, key=self._key)
-        fill.put_path(request.path, path)
+        fill.fill_path(request.path, path)
         if read is not None:
             read.put(request.options)
         answer = await self._connection.call_read(
@@ -91,11 +89,11 @@ class AsyncDocument:
         return version
 
 
-# Kv
+# Keys
 
-# Reads of one call that may take long, under way at the same time.
+# Slow reads (see ``Read.takes_long``) of one ``get_many`` that are under way at the same time.
 LONG_READS_MAX = 32
-# Bytes that ``put_many`` writes at once.
+# Bytes that ``put_many`` writes with one operation.
 PART_BYTES_MAX = 256 << 10
 
 
@@ -125,8 +123,9 @@ class AsyncKV:
     ) -> int:
         """Write a key and return its new version.
 
-        With ``expected_version`` only over that version (else ConditionFailed); 0: only if the key
-        does not exist (else AlreadyExists).
+        The key expires after ``ttl_s``, or with its ``lease``. With ``expected_version`` it is
+        written only if that is its version (else ConditionFailed); 0: only if the key does not
+        exist (else AlreadyExists).
         """
         try:
             key = key.encode() if isinstance(key, str) else key
@@ -166,9 +165,9 @@ class AsyncKV:
     ) -> list[int]:
         """Write many keys and return their versions in the same order.
 
-        Keys of one shard go together, up to 1,000 or 256 KiB of them at a time: all of those are
-        written, with one version, or none is. Of a key that is given twice the last value counts.
-        Everything is tried; if something fails the first error is raised, with a note of how much.
+        Keys of one shard are written together, up to 1,000 keys or 256 KiB at a time: all of these
+        with one version, or none. If a key is given twice, the last value counts. All keys are
+        tried; if some fail, the first error is raised, with a note of how many failed.
         """
         ttl_ms, lane_of = milliseconds(ttl_s), self._lane_of
         options = self._connection.options
@@ -179,7 +178,7 @@ class AsyncKV:
         sent: list[_Part] = []
         places: list[_Part] = []
         for key, value in items.items() if isinstance(items, Mapping) else items:
-            # No call that can be spared: 0.55 us for a key, with three more it was 0.73.
+            # Inlined for speed: 0.55 us for a key, 0.73 with three function calls.
             name = key if type(key) is bytes else to_bytes(key)
             data = value if type(value) is bytes else to_bytes(value)
             lane = lane_of(name)
@@ -201,13 +200,13 @@ class AsyncKV:
         for lane, part in parts.items():
             answers.append(self._put_part(lane, part, ttl_ms))
             sent.append(part)
-        for part, version in zip(sent, await results_of(answers), strict=True):
+        for part, version in zip(sent, await gather_results(answers), strict=True):
             part.version = version
         return [part.version for part in places]
 
     def _put_part(self, lane: WriteLane, part: "_Part", ttl_ms: int) -> Future[Any]:
         keys, values, namespace = part.keys, part.values, self._namespace
-        part.keys, part.values = [], []  # the lane has them now, until they are sent
+        part.keys, part.values = [], []  # the lane owns the old lists until they are sent
         if not ttl_ms and not self._is_async:
             pairs = keys, values
             return lane.call(PUT, namespace, pairs, part.size, self._timeout_s, len(keys))
@@ -251,18 +250,21 @@ class AsyncKV:
             if not connection.is_clear:
                 await connection.ready(self._timeout_s)
             answers.append(self._get_soon(to_bytes(key), read))
-        return await results_of(answers)
+        return await gather_results(answers)
 
     async def exists(self, key: Key, *, read: Read | None = None) -> bool:
-        """Tell whether a key exists."""
+        """Return whether a key exists."""
         return await self.get(key, read=read) is not None
 
     async def delete(self, key: Key, *, expected_version: int | None = None) -> bool:
-        """Delete a key; tell whether there was something to delete."""
+        """Delete a key; return whether it existed.
+
+        With ``expected_version`` it is deleted only if that is its version (else ConditionFailed).
+        """
 
         def build(operation: pipeline_pb2.Operation) -> None:
             fill.fill_delete(operation.delete, key, expected_version)
-            self._put_scope(operation.delete)
+            self._fill_scope(operation.delete)
 
         deleted: bool = await self._write(key, 0, build, lambda result: result.delete.deleted)
         return deleted
@@ -270,33 +272,33 @@ class AsyncKV:
     async def touch(
         self, key: Key, ttl_s: float | None, *, expected_version: int | None = None
     ) -> int:
-        """Let a key live for ``ttl_s`` from now on (None: for ever); return its version."""
+        """Make a key expire ``ttl_s`` from now (None: never); return its version."""
 
         def build(operation: pipeline_pb2.Operation) -> None:
             fill.fill_touch(operation.touch, key, ttl_s, expected_version)
-            self._put_scope(operation.touch)
+            self._fill_scope(operation.touch)
 
         version: int = await self._write(key, 0, build, lambda result: result.touch.header.index)
         return version
 
     async def increment(self, key: Key, by: int = 1) -> int:
-        """Add to a number (a missing key counts as 0) and return it as it is now."""
+        """Add to a number and return the new value; a missing key counts as 0."""
         return await self._count(key, add=by)
 
     async def lower_to(self, key: Key, limit: int) -> int:
-        """Lower a number to ``limit`` if it is above it; return it as it is now."""
+        """Lower a number to ``limit`` if it is above it; return the new value."""
         return await self._count(key, lower_to=limit)
 
     async def raise_to(self, key: Key, limit: int) -> int:
-        """Raise a number to ``limit`` if it is below it; return it as it is now."""
+        """Raise a number to ``limit`` if it is below it; return the new value."""
         return await self._count(key, raise_to=limit)
 
     async def append(self, key: Key, data: Value) -> int:
-        """Add bytes at the end of a value and return the size of the whole."""
+        """Append bytes to a value and return its new size."""
 
         def build(operation: pipeline_pb2.Operation) -> None:
             fill.fill_append(operation.append, key, data)
-            self._put_scope(operation.append)
+            self._fill_scope(operation.append)
 
         size: int = await self._write(key, len(data), build, lambda result: result.append.size)
         return size
@@ -333,9 +335,10 @@ class AsyncKV:
         routing_key: Key = b"",
         read: Read | None = None,
     ) -> AsyncIterator[Item]:
-        """Yield keys in order, as fast as they are taken; goes on where a connection broke.
+        """Yield keys in order: those with a prefix, or from ``start`` to before ``end``.
 
-        With ``routing_key`` only in its shard, and then all at one state unless it had to resume.
+        Pages are fetched as the caller needs them; after a broken connection the scan resumes. With
+        ``routing_key`` only keys in its shard, and then all from one state unless it had to resume.
         """
         request = kv_pb2.ListRequest(
             namespace=self._namespace,
@@ -344,7 +347,7 @@ class AsyncKV:
             keys_only=keys_only,
             routing_key=to_bytes(routing_key),
         )
-        fill.put_range(request.range, prefix, start, end)
+        fill.fill_range(request.range, prefix, start, end)
         if read is not None:
             read.put(request.options)
         connection, topology = self._connection, self._connection.topology
@@ -363,13 +366,13 @@ class AsyncKV:
         )
         async with aclosing(pages):
             async for page in pages:
-                # Where to go on if the stream breaks before the next page.
+                # Where to resume if the stream breaks before the next page.
                 request.page_token = page.next_page_token
                 for item in page.items:
                     count += 1
                     if limit:
                         request.limit = limit - count
-                    yield item_of(item)
+                    yield to_item(item)
                 if not page.next_page_token or (limit and count >= limit):
                     return
 
@@ -381,11 +384,11 @@ class AsyncKV:
         end: Key | None = None,
         routing_key: Key = b"",
     ) -> int:
-        """Delete all keys of a range, some thousands at a time; return how many there were."""
+        """Delete all keys of a range, some thousands at a time; return how many were deleted."""
         request = kv_pb2.DeleteRangeRequest(
             namespace=self._namespace, routing_key=to_bytes(routing_key)
         )
-        fill.put_range(request.range, prefix, start, end)
+        fill.fill_range(request.range, prefix, start, end)
         connection, count, has_more = self._connection, 0, True
         while has_more:
             if request.routing_key:
@@ -401,29 +404,30 @@ class AsyncKV:
             has_more = answer.has_more
         return count
 
-    # Objects of several calls
+    # Objects that make several calls
 
     def json(self, key: Key) -> AsyncDocument:
-        """Return the document in a key."""
+        """Return the JSON document in a key; makes no call to the server."""
         return AsyncDocument(self._connection, self._scope, key)
 
     def txn(self) -> AsyncTxn:
-        """Begin a transaction: conditions, then one list of operations or another."""
+        """Begin a transaction: if all conditions hold one list of operations, else another."""
         return AsyncTxn(self._connection, self._scope)
 
     async def lease(self, ttl_s: float, *, key: Key) -> AsyncLease:
-        """Grant a lease for ``key`` and others of its shard: keys put with it go when it goes."""
+        """Grant a lease for keys in the shard of ``key``; they are deleted when it ends."""
         return await AsyncLease.grant(self._connection, self._scope, ttl_s, key)
 
     async def find_lease(self, lease_id: int, *, key: Key) -> AsyncLease:
-        """Return a lease that another process was granted for ``key``; LeaseLost if it is over.
+        """Return a lease that another process was granted for ``key``; LeaseLost if it has ended.
 
-        Until it is kept once, nothing is known of how long it is safe, so ``is_lost`` says it is.
+        ``is_lost`` is true until the first ``keep``: before that this client cannot tell how long
+        the lease lasts.
         """
         return await AsyncLease.find(self._connection, self._scope, lease_id, key)
 
     def lock(self, name: Key, *, ttl_s: float = 10.0) -> AsyncLock:
-        """Return a lock that all clients share."""
+        """Return a lock that all clients share; its holder renews it within ``ttl_s``."""
         return AsyncLock(self._connection, self._scope, name, ttl_s)
 
     # Parts
@@ -431,7 +435,7 @@ class AsyncKV:
     async def _count(self, key: Key, **change: int) -> int:
         def build(operation: pipeline_pb2.Operation) -> None:
             fill.fill_count(operation.count, key, **change)
-            self._put_scope(operation.count)
+            self._fill_scope(operation.count)
 
         number: int = await self._write(key, 0, build, lambda result: result.count.number)
         return number
@@ -442,13 +446,13 @@ class AsyncKV:
         return await self._connection.write(name, size, self._timeout_s, build, decode)
 
     async def _get_apart(self, name: bytes, read: Read) -> Any:
-        """Read a key with a call of its own: in a pipeline others would wait for it."""
+        """Read a key with a unary call: in a pipeline message others would wait for it."""
         request = kv_pb2.GetRequest(namespace=self._namespace, key=name)
         read.put(request.options)
         answer = await self._connection.call_read(
             "KV/Get", request, self._timeout_s, name=name, is_stale=read.stale
         )
-        return item_of(answer.item) if answer.HasField("item") else None
+        return to_item(answer.item) if answer.HasField("item") else None
 
     async def _get_many_apart(self, names: Iterable[bytes], read: Read) -> list[Any]:
         room = Semaphore(LONG_READS_MAX)
@@ -457,7 +461,7 @@ class AsyncKV:
             async with room:
                 return await self._get_apart(name, read)
 
-        return await results_of([ensure_future(get(name)) for name in names])
+        return await gather_results([ensure_future(get(name)) for name in names])
 
     def _get_soon(self, name: bytes, read: Read | None) -> Future[Any]:
         connection = self._connection
@@ -469,18 +473,18 @@ class AsyncKV:
         lane = connection.read_lane(endpoint)
         return lane.call(GET, shard, payload, len(name), self._timeout_s)
 
-    def _put_scope(self, request: Any) -> None:
+    def _fill_scope(self, request: Any) -> None:
         if self._namespace:
             request.namespace = self._namespace
 
 
 class _Part:
-    """Keys of ``put_many`` that are written at once."""
+    """Keys of ``put_many`` that are written with one operation."""
 
     __slots__ = ("keys", "size", "values", "version")
 
     def __init__(self) -> None:
         self.keys: list[bytes] = []
         self.values: list[bytes] = []
-        self.size = 0  # of both together
+        self.size = 0  # bytes of keys and values together
         self.version = 0

@@ -1,19 +1,19 @@
 """Transparent batching: calls made at the same time travel in one message.
 
-A call joins the open batch of its lane. Batches leave at the end of the loop's iteration: whatever
-was called in one iteration goes together, and nothing waits longer than that unless a message is
-under way; then the open batch grows meanwhile. One that is full need not wait for the last one, if
-it does not matter which of the two is carried out first: the client makes the next message while a
-server works on the last one. Which calls of a message share an operation: onelog/client/batch.py.
+A call joins the open batch of its lane. A batch is sent at the end of the event loop's iteration,
+so calls of one iteration go together. While a message is under way the open batch waits and grows.
+A full batch need not wait if it does not matter which of the two is carried out first: the client
+builds the next message while the server works on the last one. onelog/client/batch.py says which
+calls of a message share an operation.
 
-Writes have a lane for each shard, because a message in a session belongs to one; batches leave in
-the order of the calls. Reads have a lane for each endpoint. A batch counts as under way from its
-first attempt until everything in it is answered, retries included, so a cluster in trouble is not
-flooded, and the order of writes is exact wherever it can be told.
+Writes have a lane for each shard, because the session of a message belongs to one; batches are sent
+in the order of the calls. Reads have a lane for each endpoint. A batch is under way from its first
+attempt until everything in it is answered, retries included. So a cluster in trouble is not
+flooded, and writes take effect in the order of the calls wherever that order is observable.
 
-In a session a batch is sent again as it was, with the same sequences: what was done is answered
-again, what was not is done now. Without a session, and for reads, it is built again of what is
-unanswered.
+In a session a batch is resent unchanged, with the same sequences: operations that were carried out
+are answered again, the others are carried out now. Without a session, and for reads, it is rebuilt
+from the unanswered calls.
 """
 
 from asyncio import Future
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from onelog.client.batch import KEYS_MAX, SINGLE, Batch, Call, Kind, Single, fail
 from onelog.client.calls import Backoff, Verdict, judge
-from onelog.client.observing import COLLECTING, PARENT, note
+from onelog.client.observing import COLLECTING, PARENT, add_parents
 from onelog.client.pipeline_stream import ANSWER_TOO_LARGE
 from onelog.errors import (
     DeadlineExceeded,
@@ -40,7 +40,7 @@ from onelog.v1 import pipeline_pb2
 if TYPE_CHECKING:
     from onelog.client.connection import Connection
 
-# What a message takes besides its calls, and each of them besides its keys, names and values.
+# Bytes of overhead for a message, and for each call besides its keys, names and values.
 MESSAGE_RESERVE = 64 << 10
 CALL_SIZE = 32
 
@@ -49,7 +49,7 @@ ANSWER_DECAY = 0.9
 
 
 class Lane:
-    """What lanes of reads and of writes have in common."""
+    """What lanes for reads and for writes have in common."""
 
     __slots__ = (
         "_connection", "_is_scheduled", "_loop", "_open", "_operations_max", "_queued", "_size_max",
@@ -69,10 +69,10 @@ class Lane:
     def call(
         self, kind: Kind, target: Any, payload: Any, size: int, timeout_s: float, weight: int = 1
     ) -> Future[Any]:
-        """Add a call to what leaves next, and return its future answer.
+        """Add a call to the open batch and return the future of its answer.
 
-        ``size`` is about the bytes of its keys and values, ``weight`` how many operations it stands
-        for.
+        ``size`` is about the bytes of its keys and values, ``weight`` the number of operations it
+        counts as.
         """
         batch = self._open
         if (
@@ -87,13 +87,13 @@ class Lane:
         batch.size += size + CALL_SIZE
         batch.count += weight
         if COLLECTING.get() is not None or PARENT.get() is not None:
-            kind = batch.watch(kind)
+            kind = batch.observe(kind)
         future: Future[Any] = Future(loop=self._loop)
         batch.calls.append(Call(kind, target, payload, future, deadline_s))
         return future
 
     def adopt(self, call: Call, origin: Batch) -> None:
-        """Take over a call of another lane, with whoever waits for it."""
+        """Take over a call of another lane, with its future."""
         size = origin.size // len(origin.calls)
         batch = self._open
         if (
@@ -107,11 +107,11 @@ class Lane:
         batch.count += 1
         batch.earliest_s = min(batch.earliest_s, call.deadline_s)
         batch.request.with_cost |= origin.request.with_cost
-        note(batch.request, origin.request.traceparent)
+        add_parents(batch.request, origin.request.traceparent)
         batch.backoff, batch.error = origin.backoff, origin.error
 
     def close(self, error: OnelogError) -> None:
-        """Fail what has not been sent; what is under way fails with its pipe."""
+        """Fail calls that were not sent; the pipe fails those under way."""
         for batch in (*self._queued, self._open):
             if batch is not None:
                 fail(batch.calls, error)
@@ -119,7 +119,7 @@ class Lane:
         self._open = None
 
     def _next_batch(self, size: int) -> Batch:
-        """Open a batch; if there is one that has no room, let it wait for its turn."""
+        """Open a batch; queue the open one if it has no room."""
         limit = self._connection.options.message_bytes_max - MESSAGE_RESERVE
         if size > limit:
             raise TooLarge(f"{size} bytes in one operation, limit {limit}")
@@ -132,13 +132,13 @@ class Lane:
         return batch
 
     def _count(self, batch: Batch) -> None:
-        """Count a batch that nothing is added to any more."""
+        """Count the operations of a batch that is complete."""
         if not batch.is_counted:
             batch.is_counted = True
             self._connection.entered(batch.count, batch.size)
 
     def flush(self) -> None:
-        """Send what may be sent now."""
+        """Send the batches that may be sent now."""
         self._is_scheduled = False
         if self._open is not None and self._open.count >= self._operations_max:
             self._count(self._open)
@@ -148,7 +148,7 @@ class Lane:
             batch = self._queued[0] if self._queued else self._open
             if batch is None or (self._under_way and not self._may_join(batch)):
                 return
-            # Cancelled or late before it was ever sent, it needs no session.
+            # If all calls were cancelled or expired before sending, no session is needed.
             if not batch.is_answered and not self._is_ready():
                 return
             if self._queued:
@@ -164,14 +164,14 @@ class Lane:
                 self._forget(batch)
 
     def _may_join(self, batch: Batch) -> bool:
-        """Tell whether a batch may leave although others are under way."""
+        """Return whether a batch may be sent although others are under way."""
         return (
             batch is not self._open
             and len(self._under_way) < self._connection.options.messages_in_flight_max
         )
 
     def _is_ready(self) -> bool:
-        """Tell whether batches can be sent; if not, see to it that they are flushed later."""
+        """Return whether batches can be sent; if not, arrange for a later flush."""
         return True
 
     def _send_first(self, batch: Batch) -> None:
@@ -183,7 +183,7 @@ class Lane:
         self._connection.post(batch, self)
 
     def answered(self, batch: Batch, response: pipeline_pb2.ExecuteResponse) -> None:
-        """Give every caller its result; what is worth another attempt has one."""
+        """Give every caller its result; retry operations that may succeed later."""
         if response.forwarded:
             self._connection.topology.refresh_soon()
         results = response.results
@@ -201,7 +201,7 @@ class Lane:
         self._end_attempt(batch, again)
 
     def failed(self, batch: Batch, error: OnelogError) -> None:
-        """The whole attempt failed."""
+        """Handle an attempt that failed as a whole."""
         if not batch.is_written and judge(error) is Verdict.UNKNOWN:
             error = Unavailable(error.message, reason="NOT_SENT", retry_after_s=0)
         self._end_attempt(batch, self._refuse(batch, batch.calls, error))
@@ -209,7 +209,7 @@ class Lane:
     def _refuse(
         self, batch: Batch, calls: Sequence[Call], error: OnelogError
     ) -> OnelogError | None:
-        """Fail calls, or return the error if somebody waits for another attempt."""
+        """Fail the calls, or return the error if they are worth another attempt."""
         final = self._decide(batch, error)
         if final is not None:
             fail(calls, final)
@@ -217,11 +217,11 @@ class Lane:
         return None if all(call.future.done() for call in calls) else error
 
     def _decide(self, batch: Batch, error: OnelogError) -> OnelogError | None:
-        """Return what callers are told; None: it is tried again."""
+        """Return the error for the callers, or None to retry."""
         raise NotImplementedError
 
     def _end_attempt(self, batch: Batch, error: OnelogError | None) -> None:
-        """Finish a batch, or try it again after a while."""
+        """Finish a batch, or retry it after a backoff."""
         if error is None:
             self._finish(batch)
             return
@@ -238,16 +238,16 @@ class Lane:
         self._loop.call_later(batch.backoff.next_s(error), self._resend, batch)
 
     def _find_shard(self, batch: Batch) -> int | None:
-        """Return the shard that all of a batch is in, if it is one."""
+        """Return the shard of a batch, or None if it has several."""
         raise NotImplementedError
 
     def _resend(self, batch: Batch) -> None:
         raise NotImplementedError
 
     def sweep(self, batch: Batch, now_s: float) -> None:
-        """Check the deadlines of a batch that is not answered yet."""
+        """Check the deadlines of a batch that is not answered."""
         if batch.earliest_s <= now_s:
-            batch.expire(now_s, lambda: self._to_late(batch))
+            batch.expire(now_s, lambda: self._make_late_error(batch))
         if batch.sent_s > now_s:
             return
         if batch.is_answered:
@@ -257,18 +257,18 @@ class Lane:
             self._overdue(batch)
 
     def _overdue(self, batch: Batch) -> None:
-        """An answer takes long: see whether somebody else leads, and ask there."""
+        """Handle a slow answer: find out who leads now, and ask there if it is another node."""
         raise NotImplementedError
 
-    def _to_late(self, batch: Batch) -> OnelogError:
-        """Return the error of a call whose time is over."""
+    def _make_late_error(self, batch: Batch) -> OnelogError:
+        """Return the error of a call whose deadline has passed."""
         raise NotImplementedError
 
     def _finish(self, batch: Batch) -> None:
         self._under_way.remove(batch)
         batch.sent_s = float("inf")
         self._forget(batch)
-        # Not at once: those who were just answered run first, and what they call goes along.
+        # Later in this iteration: callers that were just answered may add to the next batch.
         self._schedule()
 
     def _schedule(self) -> None:
@@ -281,7 +281,7 @@ class Lane:
 
 
 class WriteLane(Lane):
-    """The writes of one shard, in its session or without one."""
+    """The writes of one shard, with or without a session."""
 
     __slots__ = ("_has_session", "_is_opening", "shard")
 
@@ -298,9 +298,10 @@ class WriteLane(Lane):
         timeout_s: float,
         keys: Collection[bytes] | None,
     ) -> Future[Any]:
-        """Carry out a transaction, and return its future answer; ``keys``: it only puts these.
+        """Carry out a transaction and return the future of its answer.
 
-        The request must not be changed before it is answered.
+        ``keys`` is given if it only puts these, unconditionally. The request must not be changed
+        before it is answered.
         """
         single = Single(
             lambda operation: operation.transact.CopyFrom(request),
@@ -311,7 +312,7 @@ class WriteLane(Lane):
         return self.call(SINGLE, request.namespace, single, size, timeout_s, weight)
 
     def answered(self, batch: Batch, response: pipeline_pb2.ExecuteResponse) -> None:
-        """Send puts that were refused together again, each by itself, before what came later."""
+        """Handle answers; puts that were refused together are resent first, each by itself."""
         if batch.is_shared_put and not batch.is_uncertain:
             for result in response.results:
                 if result.HasField("error") and _is_final(error_of_result(result.error)):
@@ -342,7 +343,7 @@ class WriteLane(Lane):
     def _opened(self, error: OnelogError | None) -> None:
         self._is_opening = False
         if error is not None:
-            # Nobody could open one within a whole timeout: those who wait so long learn why.
+            # No session within a whole timeout: calls that expire meanwhile get this as the cause.
             for batch in (*self._queued, self._open):
                 if batch is not None:
                     batch.error = error
@@ -359,7 +360,7 @@ class WriteLane(Lane):
 
     def _send(self, batch: Batch) -> None:
         if batch.session is not None:
-            batch.session.put(batch.request.session, batch.sequence)
+            batch.session.fill(batch.request.session, batch.sequence)
         self._post(batch, self._connection.topology.endpoint_of(self.shard))
 
     def _decide(self, batch: Batch, error: OnelogError) -> OnelogError | None:
@@ -377,7 +378,7 @@ class WriteLane(Lane):
 
     def _end_attempt(self, batch: Batch, error: OnelogError | None) -> None:
         if error is not None and judge(error) is Verdict.REOPEN and batch.session is not None:
-            # It did nothing in the lost session, so it is as good as new in the next one.
+            # It did nothing in the lost session, so the next session can take it as new.
             self._connection.sessions.lost(batch.session)
             self._settle(batch)
         super()._end_attempt(batch, error)
@@ -407,7 +408,7 @@ class WriteLane(Lane):
             batch.is_uncertain = batch.is_uncertain or batch.is_written
             self._send(batch)
 
-    def _to_late(self, batch: Batch) -> OnelogError:
+    def _make_late_error(self, batch: Batch) -> OnelogError:
         last = f"; the last attempt: {batch.error}" if batch.error is not None else ""
         if batch.is_uncertain or (batch.is_written and batch.sent_s < float("inf")):
             return OutcomeUnknown("no answer in time" + last)
@@ -428,10 +429,10 @@ def _is_final(error: OnelogError) -> bool:
 
 
 class ReadLane(Lane):
-    """The reads that one endpoint answers.
+    """The reads of one endpoint.
 
-    What an answer takes is known when it is there. So batches are as large as the answers before
-    let hope that the next one fits a message; one that does not is asked for in smaller parts.
+    The size of an answer is known only when it arrives. So the sizes of earlier answers limit how
+    many reads a batch has; if an answer is too large for a message, the batch is split.
     """
 
     __slots__ = ("_answer_size", "endpoint")
@@ -439,16 +440,16 @@ class ReadLane(Lane):
     def __init__(self, connection: "Connection", endpoint: str) -> None:
         super().__init__(connection)
         self.endpoint = endpoint
-        self._answer_size = 1.0  # bytes for an operation, about
+        self._answer_size = 1.0  # estimated bytes for an operation
 
     def answered(self, batch: Batch, response: pipeline_pb2.ExecuteResponse) -> None:
-        """Learn how large answers are, and give them to those who wait."""
+        """Give every caller its result, and learn how large answers are."""
         size = response.ByteSize() / len(batch.calls)
         self._expect(max(size, self._answer_size * ANSWER_DECAY))
         super().answered(batch, response)
 
     def failed(self, batch: Batch, error: OnelogError) -> None:
-        """Ask for less at a time if the answer was too large."""
+        """Retry with smaller batches if the answer was too large."""
         if ANSWER_TOO_LARGE in getattr(error, "__notes__", ()):
             if len(batch.calls) == 1:
                 error = TooLarge(f"the answer is above {self._message_max} bytes")
@@ -475,7 +476,7 @@ class ReadLane(Lane):
         return shards.pop() if len(shards) == 1 else None
 
     def _resend(self, batch: Batch) -> None:
-        # Whoever answers them now may be somebody else, and not the same for all.
+        # Leaders may have changed: each read goes to the node that leads its shard now.
         connection, find = self._connection, self._connection.topology.endpoint_of
         for call in batch.calls:
             if not call.future.done():
@@ -492,6 +493,6 @@ class ReadLane(Lane):
             batch.sent_s = float("inf")
             self._resend(batch)
 
-    def _to_late(self, batch: Batch) -> OnelogError:
+    def _make_late_error(self, batch: Batch) -> OnelogError:
         last = f"; the last attempt: {batch.error}" if batch.error is not None else ""
         return DeadlineExceeded("no answer in time" + last)

@@ -1,17 +1,15 @@
-"""Leases: keys that live as long as somebody says so.
+"""Leases (``client.kv.lease``) and locks built on them (``client.kv.lock``).
 
-Inside of ``with`` a lease is kept alive in the background and revoked at the end. ``is_lost`` turns
-true when the server says that it is over, and also when nobody could be asked for a whole lifetime:
-what it protected may belong to others then.
+A lease is a lifetime that many keys share: they are deleted when it ends. Inside ``with`` it is
+renewed in the background, and revoked at the end. ``is_lost`` becomes true when the server says
+that the lease has ended, and also when no server answered for a whole lifetime: what the lease
+protected may then belong to others.
 
-Lock
-----
-A lock that all clients share, with a fencing token: ``client.kv.lock(name)``.
-
-The lock is a key that exists while somebody holds it, and goes with its holder's lease. Its version
-is the fencing token: whoever holds the lock later has a higher one. A holder that was suspended for
-longer than its lease may believe that it still holds the lock, and no lock can prevent that; what
-the lock protects should therefore remember the highest token it has seen and refuse lower ones.
+A lock is a key that exists while somebody holds it, and is deleted with its holder's lease. The
+key's version is the fencing token: every later holder has a higher one. A holder that was suspended
+for longer than its lease may believe that it still holds the lock, and no lock can prevent that.
+What the lock protects should therefore remember the highest token it has seen and refuse lower
+ones.
 """
 
 import asyncio
@@ -27,13 +25,13 @@ from onelog.client.values import Key, LeaseInfo, milliseconds, to_bytes
 from onelog.errors import AlreadyExists, DeadlineExceeded, LeaseLost, NotFound, OnelogError
 from onelog.v1 import kv_pb2, pipeline_pb2
 
-# A lease is renewed so often in its lifetime: one renewal may be lost.
+# Renewals in one lifetime of a lease: one may be lost.
 RENEWALS = 3
 
 
 @refuse_unsendable
 class AsyncLease:
-    """A lease in the shard of one key."""
+    """A lifetime shared by keys of one shard. Inside ``with`` it is renewed in the background."""
 
     def __init__(
         self, connection: Connection, scope: Scope, lease_id: int, ttl_s: float, key: bytes
@@ -45,14 +43,14 @@ class AsyncLease:
         self._keeper: asyncio.Task[None] | None = None
         self._is_lost = False
         self._lease_id = lease_id
-        # By this client's clock; the server's lease ends later, since it began later.
+        # By this client's clock, from before the request: the server's lease ends later.
         self._safe_until_s = 0.0
 
     @classmethod
     async def grant(
         cls, connection: Connection, scope: Scope, ttl_s: float, key: Key
     ) -> "AsyncLease":
-        """Ask for a lease."""
+        """Ask the server for a new lease."""
         name = to_bytes(key)
         request = kv_pb2.GrantLeaseRequest(
             namespace=scope.namespace, ttl_ms=milliseconds(ttl_s), routing_key=name
@@ -68,23 +66,23 @@ class AsyncLease:
     async def find(
         cls, connection: Connection, scope: Scope, lease_id: int, key: Key
     ) -> "AsyncLease":
-        """Ask about a lease that somebody else was granted."""
+        """Look up a lease that another process was granted."""
         lease = cls(connection, scope, lease_id, 0.0, to_bytes(key))
         lease._ttl_s = (await lease.info()).ttl_s
         return lease
 
     @property
     def lease_id(self) -> int:
-        """The number that keys are put with."""
+        """The id to pass as ``lease`` when putting keys."""
         return self._lease_id
 
     @property
     def is_lost(self) -> bool:
-        """Whether the lease is over, as far as this client can know."""
+        """Whether the lease has ended, or may have as far as this client can tell."""
         return self._is_lost or self._connection.loop.time() >= self._safe_until_s
 
     async def keep(self) -> None:
-        """Let the lease live for its lifetime from now on."""
+        """Renew the lease for its full lifetime from now; LeaseLost if it has ended."""
         request = kv_pb2.KeepLeaseRequest(
             namespace=self._scope.namespace, lease_id=self._lease_id, routing_key=self._key
         )
@@ -99,7 +97,7 @@ class AsyncLease:
         self._safe_until_s = began_s + self._ttl_s
 
     async def revoke(self) -> int:
-        """End the lease, and its keys with it; return how many there were."""
+        """End the lease and delete its keys; return how many there were."""
         await self._stop()
         request = kv_pb2.RevokeLeaseRequest(
             namespace=self._scope.namespace, lease_id=self._lease_id, routing_key=self._key
@@ -112,7 +110,7 @@ class AsyncLease:
         return count
 
     async def info(self) -> LeaseInfo:
-        """Show the lease."""
+        """Return the lease's lifetime, when it expires, and its keys."""
         request = kv_pb2.GetLeaseRequest(
             namespace=self._scope.namespace, lease_id=self._lease_id, routing_key=self._key
         )
@@ -149,16 +147,19 @@ class AsyncLease:
             await asyncio.gather(keeper, return_exceptions=True)
 
 
-# Lock
+# Locks
 
-# How long a waiter waits before it looks again: from, to.
+# How long a waiter sleeps before it tries again: first, at most.
 WAIT_S_MIN = 0.02
 WAIT_S_MAX = 0.5
 
 
 @refuse_unsendable
 class AsyncLock:
-    """Not reentrant. One object is one holder; make another one for another task."""
+    """A lock that all clients share, with a fencing token.
+
+    It is not reentrant. One object is one holder: make another one for another task.
+    """
 
     def __init__(self, connection: Connection, scope: Scope, name: Key, ttl_s: float) -> None:
         self._connection = connection
@@ -167,7 +168,7 @@ class AsyncLock:
         self._ttl_s = ttl_s
         self._lease: AsyncLease | None = None
         self._token = 0
-        # For people who look at the key.
+        # The key's value: tells people who holds the lock.
         self._holder = f"{os.uname().nodename}:{os.getpid()}:{secrets.token_hex(4)}".encode()
 
     @property
@@ -179,11 +180,11 @@ class AsyncLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this object holds the lock, as far as it can know."""
+        """Whether this object holds the lock, as far as this client can tell."""
         return self._lease is not None and not self._lease.is_lost
 
     async def acquire(self, timeout_s: float | None = None) -> int:
-        """Wait for the lock and return the fencing token; DeadlineExceeded if it takes too long."""
+        """Wait for the lock and return the fencing token; DeadlineExceeded after ``timeout_s``."""
         assert not self.is_held, "the lock is held by this object"
         try:
             async with asyncio.timeout(timeout_s):
@@ -195,7 +196,7 @@ class AsyncLock:
             ) from None
 
     async def try_acquire(self) -> bool:
-        """Take the lock if it is free; tell whether it was."""
+        """Acquire the lock if it is free; return whether it was."""
         lease = await AsyncLease.grant(self._connection, self._scope, self._ttl_s, self._name)
         try:
             self._token = await self._put(lease)
@@ -203,14 +204,14 @@ class AsyncLock:
             await lease.revoke()
             return False
         except BaseException:
-            # Whatever became of it, nobody shall wait for the lease to end by itself.
+            # Others should not have to wait until the lease expires.
             await asyncio.shield(lease.revoke())
             raise
         self._lease = await lease.__aenter__()
         return True
 
     async def release(self) -> None:
-        """Give the lock back; harmless if it is lost."""
+        """Release the lock; does nothing if it was lost."""
         lease, self._lease = self._lease, None
         if lease is not None:
             await lease.__aexit__()

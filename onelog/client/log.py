@@ -1,7 +1,7 @@
-"""Bulk reads of the log and of snapshots: ``client.log``. Answers are the messages of the protos.
+"""Bulk reads of the log and of snapshots: ``client.log``. Answers are the protobuf messages.
 
-What comes are stored bytes: docs/formats.md says what is in a frame, docs/snapshots.md what is in a
-snapshot's file. Whoever takes them compares the checksums.
+Frames and snapshots are stored bytes: docs/formats.md describes a frame, docs/snapshots.md the file
+of a snapshot. The reader must verify their checksums.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -16,17 +16,17 @@ from onelog.v1 import log_pb2
 
 @refuse_unsendable
 class AsyncLog:
-    """Descriptions of the log, its entries as they are stored, snapshots."""
+    """The log of a shard: its description, its entries as they are stored, its snapshots."""
 
     def __init__(self, connection: Connection, scope: Scope) -> None:
         self._connection = connection
         self._scope = scope
 
     async def describe(self, shard: int) -> log_pb2.DescribeLogResponse:
-        """Describe a shard's log, with a cut: all that was acknowledged before is at or below."""
+        """Describe a shard's log; ``cut_index`` covers all writes acknowledged before."""
         connection = self._connection
         await connection.ready(self._scope.timeout_s)
-        connection.topology.endpoint_of(shard)  # refuses a shard that is not there
+        connection.topology.endpoint_of(shard)  # refuses a shard that does not exist
         answer: log_pb2.DescribeLogResponse = await connection.calls.unary(
             "Log/DescribeLog",
             log_pb2.DescribeLogRequest(shard=shard),
@@ -46,11 +46,11 @@ class AsyncLog:
         bytes_per_second_max: int = 0,
         endpoint: str | None = None,
     ) -> AsyncIterator[log_pb2.LogFrame]:
-        """Yield the entries of a range as they are stored, in order and without a hole.
+        """Yield the entries of a range as they are stored, in order and without gaps.
 
-        Replicas take turns: where one fails, lags, or does not keep the range, another one
-        continues behind the last frame. It fails if none has sent anything for the timeout.
-        ``endpoint`` asks only that one.
+        If a replica fails, lags, or does not keep the range, another one continues after the last
+        frame. The call fails if none has sent anything for the timeout. With ``endpoint`` only that
+        node is asked.
         """
         request = log_pb2.ReadLogFramesRequest(
             shard=shard,
@@ -61,7 +61,7 @@ class AsyncLog:
         )
         connection = self._connection
         await connection.ready(self._scope.timeout_s)
-        connection.topology.endpoint_of(shard)  # refuses a shard that is not there
+        connection.topology.endpoint_of(shard)  # refuses a shard that does not exist
         route = _Route(connection, shard, endpoint)
         while True:
             answers = connection.calls.stream(
@@ -91,10 +91,10 @@ class AsyncLog:
     async def snapshot(
         self, shard: int, index: int = 0, *, endpoint: str | None = None
     ) -> AsyncIterator[bytes]:
-        """Yield the file of a snapshot that a node keeps, piece by piece; 0: its newest.
+        """Yield the file of a snapshot in chunks; ``index`` 0 is the newest one.
 
-        From the shard's leader, unless ``endpoint`` says otherwise: each node has its own. One
-        that breaks off in the middle has to begin again (SNAPSHOT_INTERRUPTED).
+        It is read from the shard's leader, or from ``endpoint``: each node keeps its own snapshots.
+        A read that is interrupted has to start over (SNAPSHOT_INTERRUPTED).
         """
         request = log_pb2.ReadSnapshotRequest(shard=shard, index=index)
         connection = self._connection
@@ -130,7 +130,7 @@ def _interrupted(taken: int, size: int) -> FailedPrecondition:
 
 
 class _Route:
-    """Which replica is asked next: each in its turn, but those that do not have the range whole."""
+    """Chooses the replica to ask next: in turn, except those that lack a part of the range."""
 
     def __init__(self, connection: Connection, shard: int, endpoint: str | None) -> None:
         self._topology = connection.topology
@@ -149,7 +149,7 @@ class _Route:
         return self._asked
 
     def may_ask_another(self, error: OnelogError) -> bool:
-        """Tell whether a replica that was not asked yet may have what the last one has not."""
+        """Return whether a replica that was not asked yet may have what the last one lacks."""
         if self._endpoint or not (isinstance(error, DataLoss) or error.reason == "COMPACTED"):
             return False
         self._refused.add(self._asked)

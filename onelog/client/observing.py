@@ -1,18 +1,14 @@
-"""What calls have cost, by the servers' word: ``with costs() as spent``.
+"""Observing calls: their costs (``with costs() as spent``) and their trace (``with traced(...)``).
 
-Every call that is made in the block, or in a task that was begun in it, asks for its cost, and a
-call that has its answer has its cost in the list. Who asks is known by a context variable: nothing
-is handed through, and callers who do not ask pay for one look at it. A write with the durability
-``async`` is answered before there is something to tell, and streams of answers (``scan``,
+Both apply to every call made in the block, or in a task started in it. Each is a context variable,
+so nothing is passed from call to call, and other callers pay only for one lookup.
+
+Each call in ``costs`` asks the server for its cost, and adds it to the list when it is answered. A
+write with the durability ``async`` is answered before its cost is known; server streams (``scan``,
 ``consume``, ``tail``, ``watch``) are not counted.
 
-Tracing
--------
-The trace that calls are part of: ``with traced(traceparent)``.
-
-A traceparent is a text (onelog/traceparent.py), as whatever traces the program has it. Every call
-that is made in the block, or in a task that was begun in it, is handed to the server with it; what
-is malformed is left out. Who is traced is known by a context variable, as for ``costs``.
+Each call in ``traced`` carries the given traceparent (onelog/traceparent.py) to the server. A
+malformed one is left out.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -28,15 +24,15 @@ Answer = Callable[[pipeline_pb2.OperationResult, Any], None]
 
 
 class Cost(NamedTuple):
-    """Where the time of one call went, on the node that carried it out, and what it looked at."""
+    """What one call cost on the node that carried it out: time, and data that was read."""
 
-    # From its arrival until it was part of a group, from there until it was applied, and the sync
-    # of this node that covered it. Of writes.
+    # For writes: the time from arrival until it was part of a proposal, from there until it was
+    # applied, and of this node's fdatasync that covered it.
     wait_ns: int
     raft_ns: int
     fsync_ns: int
 
-    # Keys, messages, records or points, and the slowest place that they came from.
+    # Keys, messages, records or points that were read, and the slowest storage they came from.
     scanned: int
     tier: str
 
@@ -46,7 +42,7 @@ COLLECTING: ContextVar[list[Cost] | None] = ContextVar("onelog_costs", default=N
 
 @contextmanager
 def costs() -> Iterator[list[Cost]]:
-    """Collect what the calls of a block cost, in the order of their answers."""
+    """Collect the costs of the calls in a block, in the order of their answers."""
     spent: list[Cost] = []
     token = COLLECTING.set(spent)
     try:
@@ -55,14 +51,14 @@ def costs() -> Iterator[list[Cost]]:
         COLLECTING.reset(token)
 
 
-def ask(request: Any) -> None:
-    """Let a call ask for its cost, if it is one that has a cost."""
+def ask_for_cost(request: Any) -> None:
+    """Ask for the cost of a call, if its request has an option for it."""
     if "options" in request.DESCRIPTOR.fields_by_name:
         request.options.with_cost = True
 
 
-def take(spent: list[Cost], answer: Any) -> None:
-    """Collect what an answer says about its cost."""
+def collect_cost(spent: list[Cost], answer: Any) -> None:
+    """Collect the costs in an answer."""
     fields = answer.DESCRIPTOR.fields_by_name
     headers = (
         [answer.header] if "header" in fields else answer.headers if "headers" in fields else ()
@@ -74,15 +70,15 @@ def take(spent: list[Cost], answer: Any) -> None:
             spent.append(Cost(cost.wait_ns, cost.raft_ns, cost.fsync_ns, cost.scanned, tier))
 
 
-def taking(spent: list[Cost], answer: Answer) -> Answer:
-    """Return how a result of a pipeline is handed out whose cost is collected."""
+def collecting_cost(spent: list[Cost], answer: Answer) -> Answer:
+    """Return ``answer`` wrapped so that it also collects the cost of a pipeline's result."""
     return partial(_answer, spent, answer)
 
 
 def _answer(
     spent: list[Cost], answer: Answer, result: pipeline_pb2.OperationResult, calls: Any
 ) -> None:
-    take(spent, getattr(result, str(result.WhichOneof("result"))))
+    collect_cost(spent, getattr(result, str(result.WhichOneof("result"))))
     answer(result, calls)
 
 
@@ -93,7 +89,7 @@ PARENT: ContextVar[str | None] = ContextVar("onelog_traceparent", default=None)
 
 @contextmanager
 def traced(traceparent: str | None) -> Iterator[None]:
-    """Make the calls of a block part of a trace; with None, or what is malformed, of none."""
+    """Make the calls of a block part of a trace; of none if it is None or malformed."""
     is_known = traceparent is not None and parse(traceparent) is not None
     token = PARENT.set(traceparent if is_known else None)
     try:
@@ -103,13 +99,13 @@ def traced(traceparent: str | None) -> Iterator[None]:
 
 
 def with_parent(metadata: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Return the metadata of a call that is made now."""
+    """Return a call's metadata with the current traceparent, if there is one."""
     parent = PARENT.get()
     return metadata if parent is None else (*metadata, (KEY, parent))
 
 
-def note(request: pipeline_pb2.ExecuteRequest, parents: Iterable[str]) -> None:
-    """Let a message say that operations of these are in it, as far as it holds them."""
+def add_parents(request: pipeline_pb2.ExecuteRequest, parents: Iterable[str]) -> None:
+    """Add traceparents to a pipeline message, up to its limit."""
     for parent in parents:
         if parent not in request.traceparent and len(request.traceparent) < PARENTS_MAX:
             request.traceparent.append(parent)

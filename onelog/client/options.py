@@ -1,7 +1,7 @@
-"""What a client can be told to do otherwise, with defaults that fit most programs.
+"""Settings of a client, with defaults that fit most programs.
 
-Every limit is here. A client holds at most ``pending_operations_max`` operations and
-``pending_bytes_max`` bytes that are not answered; callers wait for room within their own timeout.
+Every limit is here. A client has at most ``pending_operations_max`` operations and
+``pending_bytes_max`` bytes under way; above that callers wait, within their own timeout.
 """
 
 from dataclasses import dataclass
@@ -11,20 +11,21 @@ Durability = Literal["sync", "async"]
 
 DEFAULT_ENDPOINT = "127.0.0.1:7400"
 
-# What a server takes in one message of a pipeline, and keeps for a session (docs/guarantees.md).
+# Operations that a server accepts in one pipeline message, and results that it keeps for a session
+# (docs/guarantees.md).
 MESSAGE_OPERATIONS_MAX = 10_000
 SESSION_RESULTS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How to trust a server, and to be trusted: PEM bytes; without ``ca`` the system's are used."""
+    """TLS: the CA, and the client's own certificate, as PEM bytes; no ``ca``: the system's CAs."""
 
     ca: bytes | None = None
     certificate: bytes | None = None
     key: bytes | None = None
 
-    # The name in the server's certificate, if it is not that of the endpoint.
+    # The name in the server's certificate, if it differs from the endpoint's host.
     server_name: str | None = None
 
 
@@ -32,30 +33,30 @@ class Tls:
 class ClientOptions:
     """Settings of a client. All times are in seconds."""
 
-    # How long a call may take, retries included, unless it says otherwise.
+    # How long a call may take, retries included; ``scoped`` overrides it.
     timeout_s: float = 10.0
 
     # How long to wait for a connection before another endpoint is tried.
     connect_timeout_s: float = 2.0
 
-    # An answer that takes longer makes the client ask who leads now; it may then ask there.
+    # After this long without an answer the client asks who leads now, and may retry there.
     attempt_timeout_s: float = 1.0
 
-    # Whether writes go through sessions, so that a retry is exact. Without, a write whose outcome
-    # is not known fails with OutcomeUnknown instead of being tried again.
+    # Whether writes use sessions, so that a retry takes effect once. Without them a write whose
+    # outcome is not known fails with OutcomeUnknown instead of being retried.
     sessions: bool = True
     session_ttl_s: float = 600.0
 
-    # One message to the server. More operations than these form further messages.
+    # The most operations and bytes in one message to the server; more take further messages.
     batch_operations_max: int = 1_000
     batch_bytes_max: int = 1 << 20
 
-    # Unanswered messages of writes for each shard, and of reads for each endpoint. Usually there is
-    # one, and what is called meanwhile goes together. More are sent where they are full, or acks,
-    # and no order is lost by it: writes take effect in the order in which they were called.
+    # Unanswered messages: of writes for each shard, of reads for each endpoint. Usually there is
+    # one, and calls made meanwhile go together in the next. Further ones are sent early if they are
+    # full or hold acks. Writes still take effect in the order in which they were called.
     messages_in_flight_max: int = 4
 
-    # Unanswered operations of the whole client; callers wait above them.
+    # Unanswered operations and bytes of the whole client; above these limits callers wait.
     pending_operations_max: int = 100_000
     pending_bytes_max: int = 64 << 20
 
@@ -63,13 +64,13 @@ class ClientOptions:
     backoff_first_s: float = 0.02
     backoff_max_s: float = 1.0
 
-    # How often the topology is asked for although nothing failed.
+    # How often to refresh the topology although nothing failed.
     topology_refresh_s: float = 30.0
 
-    # One message in either direction; a server takes no more either.
+    # The largest message in either direction; the server has the same limit.
     message_bytes_max: int = 16 << 20
 
-    # Transport security and who the caller is.
+    # Transport security and credentials.
     tls: Tls | None = None
     token: str | None = None
 
@@ -85,8 +86,8 @@ class ClientOptions:
             raise ValueError(f"session_ttl_s is {self.session_ttl_s}; 1 to 86,400")
         if self.batch_operations_max > MESSAGE_OPERATIONS_MAX:
             raise ValueError(f"batch_operations_max is above {MESSAGE_OPERATIONS_MAX}")
-        # Answers that the client has not confirmed are kept by the server, so many and no more:
-        # one message less than that may be under way.
+        # The server keeps a limited number of answers that the client has not confirmed: the
+        # messages under way and one more must fit.
         if (self.messages_in_flight_max + 1) * self.batch_operations_max > SESSION_RESULTS_MAX:
             raise ValueError(
                 "messages_in_flight_max + 1 times batch_operations_max is above "
@@ -98,7 +99,7 @@ class ClientOptions:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What the calls of one view of a client have in common."""
+    """Namespace, timeout and durability of the calls of one view of a client."""
 
     namespace: str = ""
     timeout_s: float = 10.0

@@ -1,13 +1,13 @@
-"""The one Pipeline.Execute stream to an endpoint: batches go in, answers come back by their number.
+"""The one Pipeline.Execute stream to an endpoint: batches go in, answers come back by request id.
 
-``flush`` sends what waits, with one write to the socket; where the server takes no more, the rest
-waits. Batches of several shards are messages of their own: to put them into one (``more``) saved
-nothing that could be measured.
+``flush`` sends the queued batches with one write to the socket; what flow control does not allow
+stays queued. Each shard's batch is a message of its own: putting several into one (``more``) saved
+nothing measurable.
 
-The stream is opened when there is something to send, and again after it broke. A batch handed to
-``send`` comes back exactly once, through its lane's ``answered`` or ``failed``, unless it is
-withdrawn first. Batches that were not written when the stream broke did not reach the server
-(``is_written``); of the others nobody knows.
+The stream is opened when there is something to send, and again after it broke. A batch passed to
+``send`` ends exactly once, through its lane's ``answered`` or ``failed``, unless it is withdrawn
+first. Batches that were not written when the stream broke did not reach the server
+(``is_written``); the others may have.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from onelog.client.lanes import Lane
 
 _EXECUTE = METHODS["Pipeline/Execute"]
-# Noted with the error of a stream that an answer was too large for.
+# A note on the error of a stream that broke because an answer was too large.
 ANSWER_TOO_LARGE = "an answer was too large for a message"
 
 
 class _Execute(Exchange):
-    """The stream, as long as it lasts."""
+    """One call of Pipeline.Execute, from its opening to its end."""
 
     __slots__ = ("_pipe",)
 
@@ -42,21 +42,21 @@ class _Execute(Exchange):
         super().__init__(channel, _EXECUTE.path, metadata)
 
     def received(self, data: bytes) -> None:
-        """Hand answers to their lanes."""
+        """Pass answers to their lanes."""
         self.release(len(data))
         self._pipe.received(data)
 
     def writable(self) -> None:
-        """Send what waits."""
+        """Send queued batches: the server accepts more."""
         self._pipe.flush()
 
     def over(self, status: Status) -> None:
-        """Hand everything back."""
+        """Fail everything that is not answered."""
         self._pipe.ended(self, status)
 
 
 class Pipe:
-    """See the module's text."""
+    """Sends the batches of all lanes to one endpoint, and passes answers to their lanes."""
 
     def __init__(self, channel: Channel, metadata: Metadata, options: ClientOptions) -> None:
         self._channel = channel
@@ -69,7 +69,7 @@ class Pipe:
         self._opening: asyncio.Task[None] | None = None
 
     def send(self, batch: Batch, lane: "Lane") -> None:
-        """Send a batch after those before it, with the next ``flush``."""
+        """Queue a batch for the next ``flush``."""
         self._last_id += 1
         batch.request.request_id = self._last_id
         batch.is_written = False
@@ -77,11 +77,11 @@ class Pipe:
         self._queue.append(self._last_id)
 
     def withdraw(self, batch: Batch) -> None:
-        """Forget a batch: its answer, if one comes, is for nobody."""
+        """Forget a batch; an answer that comes later is ignored."""
         self._batches.pop(batch.request.request_id, None)
 
     def flush(self) -> None:
-        """Send what waits, as far as the server takes it."""
+        """Send queued batches, as far as flow control allows."""
         if not self._queue:
             return
         call = self._call
@@ -96,7 +96,7 @@ class Pipe:
         call.flush()
 
     async def close(self) -> None:
-        """End the stream; what is under way fails."""
+        """End the stream; batches under way fail."""
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
@@ -108,10 +108,10 @@ class Pipe:
         if call is not None:
             call.cancel()
 
-    # What the stream says
+    # Called by the stream
 
     def received(self, data: bytes) -> None:
-        """Answers have come."""
+        """Handle a message with answers."""
         try:
             response = _EXECUTE.parse(data)
         except OnelogError as error:
@@ -123,18 +123,18 @@ class Pipe:
             self._answer(each)
 
     def ended(self, call: _Execute, status: Status) -> None:
-        """The stream is over; the status says why, OK is a server that stops."""
-        if self._call is call:  # else we have ended it
+        """Handle the end of the stream; the status OK means that the server stops."""
+        if self._call is call:  # else we ended it ourselves
             self._call = None
             error: OnelogError = Unavailable("the stream has ended")
-            self._break(_of_all(error_of(RpcError(status)) if status.code else error))
+            self._break(_to_stream_error(error_of(RpcError(status)) if status.code else error))
 
     def _open_soon(self) -> None:
         if self._channel.is_ready:
             self._open()
         elif self._opening is None:
             loop = asyncio.get_running_loop()
-            # Of no caller's costs or trace: it is everybody's.
+            # An empty context: the connection belongs to no single caller's costs or trace.
             name = f"onelog {self._channel.endpoint}"
             self._opening = loop.create_task(self._connect(), name=name, context=Context())
 
@@ -168,11 +168,11 @@ class Pipe:
             lane.failed(batch, error)
 
 
-def _of_all(error: OnelogError) -> OnelogError:
-    """Return what the end of a stream means for all batches on it.
+def _to_stream_error(error: OnelogError) -> OnelogError:
+    """Return the error that the end of a stream means for all batches on it.
 
-    A message beyond the limit ends the stream of everybody. Whose it was and what the
-    others have done nobody says: to all it is a connection that broke, with ``TOO_LARGE`` noted.
+    An answer above the size limit ends the stream for everybody, and it is not known whose it was.
+    So all batches see a broken connection, with a note that an answer was too large.
     """
     is_of_transport = not error.metadata and not error.retry_after_s
     if isinstance(error, ResourceExhausted | TooLarge) and is_of_transport:

@@ -1,8 +1,8 @@
 """Queues: ``client.queue("jobs")``.
 
-Delivery is at least once. A leased message belongs to whoever has its token, until the lease ends;
-who comes late gets LeaseLost. ``worker`` is the comfortable way to consume. What a lease gets whose
-caller was cancelled is released at once.
+Delivery is at least once. A leased message belongs to the holder of its token until the lease ends;
+settling it later fails with LeaseLost. ``worker`` is the convenient way to consume. If the caller
+of ``lease`` is cancelled, messages that were leased for it are released at once.
 """
 
 import logging
@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import aclosing
 from typing import Any
 
-from onelog.client.batch import ACK, ENQUEUE, SINGLE, VALUE_SIZE_MAX, Single, results_of
+from onelog.client.batch import ACK, ENQUEUE, SINGLE, VALUE_SIZE_MAX, Single, gather_results
 from onelog.client.connection import Connection
 from onelog.client.lanes import WriteLane
 from onelog.client.options import Scope
@@ -30,14 +30,14 @@ from onelog.client.values import (
     Schedule,
     Settled,
     Value,
-    error_of_settled,
-    info_of,
-    message_of,
     milliseconds,
     settled_in,
-    settled_of,
     to_bytes,
     to_enqueued,
+    to_message,
+    to_queue_info,
+    to_settle_error,
+    to_settled,
 )
 from onelog.client.worker import AsyncWorker
 from onelog.errors import OnelogError
@@ -48,7 +48,7 @@ _log = logging.getLogger("onelog.queue")
 
 @refuse_unsendable
 class AsyncQueue:
-    """One queue, by its name. It must have been created."""
+    """One queue, by its name. ``create`` it before other calls."""
 
     def __init__(self, connection: Connection, scope: Scope, name: str) -> None:
         self._connection = connection
@@ -58,7 +58,7 @@ class AsyncQueue:
         self._timeout_s = scope.timeout_s
         self._is_early = scope.durability == "async"
         self._target = scope.namespace, name, self._is_early
-        # Once there is a connection; acks are never early.
+        # Set when the client is connected; acks are never early.
         self._lane: WriteLane | None = None
         self._ack_lane: WriteLane | None = None
 
@@ -70,7 +70,7 @@ class AsyncQueue:
     # The queue itself
 
     async def create(self, config: QueueConfig | None = None) -> int:
-        """Create the queue and return its id; AlreadyExists if it is there."""
+        """Create the queue and return its id; AlreadyExists if there is one."""
         request = self._named(queue_pb2.CreateQueueRequest())
         (config or QueueConfig()).put(request.config)
         queue_id: int = (await self._change("Queue/CreateQueue", request)).queue_id
@@ -83,21 +83,21 @@ class AsyncQueue:
         await self._change("Queue/ConfigureQueue", request)
 
     async def delete(self) -> None:
-        """Delete the queue and all that is in it."""
+        """Delete the queue with all of its messages."""
         await self._change("Queue/DeleteQueue", self._named(queue_pb2.DeleteQueueRequest()))
 
     async def info(self, *, read: Read | None = None) -> QueueInfo:
-        """Return settings and state."""
+        """Return the queue's settings and state."""
         answer = await self._look("Queue/GetQueue", queue_pb2.GetQueueRequest(), read)
-        return info_of(answer.queue)
+        return to_queue_info(answer.queue)
 
     async def pause(self) -> None:
-        """Give out no more messages until ``resume``."""
+        """Deliver no more messages until ``resume``."""
         request = self._named(queue_pb2.PauseQueueRequest(paused=True))
         await self._change("Queue/PauseQueue", request)
 
     async def resume(self) -> None:
-        """Give out messages again."""
+        """Deliver messages again after ``pause``."""
         request = self._named(queue_pb2.PauseQueueRequest(paused=False))
         await self._change("Queue/PauseQueue", request)
 
@@ -117,7 +117,7 @@ class AsyncQueue:
         tenant: Value = b"",
         headers: Mapping[str, Value] | None = None,
     ) -> Enqueued:
-        """Put a message into the queue; see ``NewMessage`` for what the arguments mean."""
+        """Put a message into the queue; see ``NewMessage`` for the arguments."""
         message: NewMessage | None = None
         if priority != 8 or delay_s or at_ns or ttl_s or dedup_id or group or tenant or headers:
             message = NewMessage(
@@ -136,7 +136,7 @@ class AsyncQueue:
     async def enqueue_many(self, messages: Iterable[NewMessage | Value]) -> list[Enqueued]:
         """Put many messages into the queue, in order, each by itself.
 
-        All of them are tried; if some fail the first error is raised, with a note of how many.
+        All are tried; if some fail, the first error is raised, with a note of how many failed.
         """
         answers = []
         for each in messages:
@@ -146,22 +146,23 @@ class AsyncQueue:
                 answers.append(self._enqueue(each.body, each))
             else:
                 answers.append(self._enqueue(each))
-        return await results_of(answers)
+        return await gather_results(answers)
 
     # Consuming
 
     async def lease(
         self, count: int = 1, *, visibility_s: float | None = None, wait_s: float = 0.0
     ) -> list[Message]:
-        """Take up to ``count`` messages; waits ``wait_s`` for the first, and may return none.
+        """Lease up to ``count`` messages; wait up to ``wait_s`` for the first. May return none.
 
-        Cancelled, it releases what it got meanwhile before it ends, unless that takes too long:
-        then in the background.
+        The messages are invisible to others for ``visibility_s`` (None: the queue's setting); then
+        they are delivered again unless they were settled. If the call is cancelled, messages that
+        were leased for it are released, in the background if that takes long.
         """
         request = self._named(queue_pb2.LeaseRequest(count=count))
         request.visibility_ms = milliseconds(visibility_s)
         if wait_s:
-            # A long poll has a call of its own: in a pipeline others would wait for it.
+            # A long poll is a unary call: in a pipeline message others would wait for it.
             request.wait_ms = milliseconds(wait_s)
             answer = await self._connection.call_write(
                 "Queue/Lease",
@@ -180,16 +181,16 @@ class AsyncQueue:
                 lambda found: found.lease,
                 unwanted=self._give_back,
             )
-        return [message_of(each) for each in answer.messages]
+        return [to_message(each) for each in answer.messages]
 
     @checks_itself
     async def consume(
         self, *, credit: int = 100, visibility_s: float | None = None
     ) -> AsyncIterator[Message]:
-        """Yield messages as they come, never more unsettled ones than ``credit``.
+        """Yield messages as they arrive, with at most ``credit`` unsettled ones.
 
-        What is still leased when the iteration ends is released. After a broken connection it goes
-        on, and messages that were not settled come again.
+        Messages that are still leased when the iteration ends are released. After a broken
+        connection it continues, and messages that were not settled are delivered again.
         """
         try:
             request = self._named(
@@ -209,7 +210,7 @@ class AsyncQueue:
         async with aclosing(answers):
             async for answer in answers:
                 for each in answer.messages:
-                    yield message_of(each)
+                    yield to_message(each)
 
     def worker(
         self,
@@ -222,7 +223,7 @@ class AsyncQueue:
     ) -> AsyncWorker:
         """Return a worker that calls ``handler`` for each message, several at a time.
 
-        With ``limit`` it takes no more messages than that; ``run`` returns when they are settled.
+        With ``limit`` it leases no more messages than that; ``run`` returns when they are settled.
         """
         return AsyncWorker(
             self,
@@ -235,7 +236,7 @@ class AsyncQueue:
 
     @checks_itself
     async def ack(self, message: Message) -> None:
-        """A message is done; LeaseLost if somebody else has it by now."""
+        """Acknowledge a message: it is done. LeaseLost if the lease has ended."""
         if not self._connection.is_clear:
             await self._connection.ready(self._timeout_s)
         lane = self._ack_lane
@@ -245,13 +246,16 @@ class AsyncQueue:
         await lane.call(ACK, self._target, message, ITEM_SIZE, self._timeout_s)
 
     async def ack_many(self, messages: Sequence[Message], *, strict: bool = False) -> list[Settled]:
-        """Messages are done; returns what became of each. ``strict``: all of them, or none."""
+        """Acknowledge messages; return the outcome of each. ``strict``: all of them, or none."""
         return await self._settle("ack", queue_pb2.AckRequest(strict=strict), messages)
 
     async def nack(
         self, message: Message, *, delay_s: float | None = None, reason: str = ""
     ) -> Settled:
-        """A message failed: it comes again after ``delay_s`` (None: the queue's), or is dead."""
+        """Record a failed delivery: retry after ``delay_s`` (None: the queue's backoff).
+
+        After ``max_deliveries`` failures the message goes to the dead-letter queue.
+        """
         return _check(await self.nack_many([message], delay_s=delay_s, reason=reason))
 
     async def nack_many(
@@ -262,40 +266,40 @@ class AsyncQueue:
         reason: str = "",
         strict: bool = False,
     ) -> list[Settled]:
-        """Messages failed."""
+        """Record failed deliveries, as ``nack`` does; return the outcome of each."""
         request = queue_pb2.NackRequest(reason=reason, strict=strict)
         if delay_s is not None:
             request.delay_ms = milliseconds(delay_s)
         return await self._settle("nack", request, messages)
 
     async def extend(self, message: Message, visibility_s: float | None = None) -> None:
-        """The lease is to last so long from now on."""
+        """Extend a lease to ``visibility_s`` from now (None: the queue's setting)."""
         _check(await self.extend_many([message], visibility_s))
 
     async def extend_many(
         self, messages: Sequence[Message], visibility_s: float | None = None
     ) -> list[Settled]:
-        """Leases are to last longer."""
+        """Extend leases, as ``extend`` does; return the outcome of each."""
         request = queue_pb2.ExtendRequest(visibility_ms=milliseconds(visibility_s))
         return await self._settle("extend", request, messages)
 
     async def release(self, message: Message) -> None:
-        """Give a message back as if it had not been taken."""
+        """Release a message: it is ready again as if it had not been leased."""
         _check(await self.release_many([message]))
 
     async def release_many(self, messages: Sequence[Message]) -> list[Settled]:
-        """Give messages back."""
+        """Release messages, as ``release`` does; return the outcome of each."""
         return await self._settle("release", queue_pb2.ReleaseRequest(), messages)
 
-    # Looking after it
+    # Maintenance
 
     async def cancel(self, message_ids: Sequence[int]) -> list[Settled]:
-        """Remove messages that are not leased."""
+        """Delete messages that are not leased; return the outcome of each."""
         request = self._named(queue_pb2.CancelRequest())
         return await self._change_each("Queue/Cancel", request, message_ids)
 
     async def prioritise(self, message_ids: Sequence[int], priority: int) -> list[Settled]:
-        """Give messages that are not leased another priority."""
+        """Change the priority of messages that are not leased; return the outcome of each."""
         request = self._named(queue_pb2.PrioritiseRequest(priority=priority))
         return await self._change_each("Queue/Prioritise", request, message_ids)
 
@@ -312,21 +316,21 @@ class AsyncQueue:
                     raise
                 settled.append(Settled(request.message_ids[0], error.reason))
             else:
-                settled += [settled_of(each) for each in answer.results]
+                settled += [to_settled(each) for each in answer.results]
         return settled
 
     async def peek(
         self, limit: int = 10, *, from_id: int = 0, from_ns: int = 0, read: Read | None = None
     ) -> list[Message]:
-        """Return messages without taking them, by id."""
+        """Return messages in the order of their ids, without leasing them."""
         request = queue_pb2.PeekRequest(limit=limit, from_id=from_id, from_ns=from_ns)
         answer = await self._look("Queue/Peek", request, read)
-        return [message_of(each) for each in answer.messages]
+        return [to_message(each) for each in answer.messages]
 
     async def purge(
         self, *, below_id: int = 0, before_ns: int = 0, leased_too: bool = False
     ) -> int:
-        """Remove many messages at once; return how many there were."""
+        """Delete many messages at once; return how many."""
         request = self._named(
             queue_pb2.PurgeRequest(below_id=below_id, before_ns=before_ns, leased_too=leased_too)
         )
@@ -345,9 +349,9 @@ class AsyncQueue:
         limit: int = 0,
         rate_per_s: int = 0,
     ) -> int:
-        """Move dead letters back to where they came from, or to ``target``; return an id.
+        """Move dead letters back to the queues they came from, or to ``target``; return an id.
 
-        It goes on by itself; ``cancel_redrive`` stops it.
+        The server continues in the background; ``cancel_redrive`` stops it.
         """
         request = self._named(
             queue_pb2.RedriveRequest(
@@ -365,12 +369,12 @@ class AsyncQueue:
         return redrive_id
 
     async def cancel_redrive(self, redrive_id: int) -> None:
-        """Stop a redrive where it is."""
+        """Stop a redrive; messages that it moved stay where they are."""
         request = self._named(queue_pb2.CancelRedriveRequest(redrive_id=redrive_id))
         await self._change("Queue/CancelRedrive", request)
 
     async def schedule(self, cron: str, message: NewMessage | Value) -> int:
-        """Send the message whenever the cron expression (UTC) says so; return the schedule's id."""
+        """Enqueue the message whenever the cron expression (UTC) says so; return the id."""
         request = self._named(queue_pb2.CreateScheduleRequest(cron=cron))
         new = message if isinstance(message, NewMessage) else NewMessage(message)
         new.put(request.message)
@@ -378,7 +382,7 @@ class AsyncQueue:
         return schedule_id
 
     async def unschedule(self, schedule_id: int) -> None:
-        """Stop a schedule; messages that it made stay."""
+        """Delete a schedule; messages that it enqueued stay."""
         request = self._named(queue_pb2.DeleteScheduleRequest(schedule_id=schedule_id))
         await self._change("Queue/DeleteSchedule", request)
 
@@ -407,16 +411,16 @@ class AsyncQueue:
         )
 
     async def _give_back(self, leasing: Awaitable[queue_pb2.LeaseResponse]) -> None:
-        """Release what a lease gets whose caller has left; else it ends by itself."""
+        """Release messages that were leased for a cancelled caller; if that fails they expire."""
         try:
             messages = (await leasing).messages
             if messages:
-                await self.release_many([message_of(each) for each in messages])
+                await self.release_many([to_message(each) for each in messages])
         except OnelogError as error:
-            _log.warning("what nobody received may still be leased: %s", error)
+            _log.warning("messages of a cancelled lease may still be leased: %s", error)
 
     def _enqueue(self, body: Value, message: NewMessage | None = None) -> Future[Any]:
-        """Send one message; ``message`` is given if there is more to it than its body."""
+        """Send one message; ``message`` is given if it has more than a body."""
         lane = self._lane
         if lane is None:
             connection = self._connection
@@ -456,20 +460,20 @@ class AsyncQueue:
                     settled_in,
                 )
             except OnelogError as error:
-                # The only message of a request has its refusal as that of the operation.
+                # A request with one message fails as a whole if that message is refused.
                 if error.reason not in REASONS_OF_ONE or request.strict:
                     raise
                 (one,) = request.messages
                 settled.append(Settled(one.message_id, error.reason))
             else:
-                settled += map(settled_of, results)
+                settled += map(to_settled, results)
         return settled
 
 
 def _check(settled: list[Settled]) -> Settled:
     (one,) = settled
     if one.reason:
-        raise error_of_settled(one)
+        raise to_settle_error(one)
     return one
 
 

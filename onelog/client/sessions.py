@@ -1,17 +1,17 @@
-"""Sessions: what makes a retry of a write exact, opened when they are first needed.
+"""Sessions make the retry of a write exact: it takes effect once. Opened on first use.
 
-Each shard has two: one for what goes through the pipeline, one for single calls. Answers are
-confirmed in order, and a long poll among the calls may take a minute: meanwhile thousands of
-answers of the pipeline must be confirmed, or the server has no room for more.
+Each shard has two sessions: one for the pipeline, one for unary calls. Answers are confirmed in
+order, and a long poll may keep a unary call open for a minute. In that time thousands of answers of
+the pipeline must be confirmed, or the server has no room for more.
 
 Each write takes the next sequence of its session. A sequence is *outstanding* until its answer has
-arrived or nobody wants it any more; the lowest outstanding one goes with every request, and the
-server forgets the answers below it. Invariants: sequences rise and are never used twice; one is
+arrived or nobody waits for it any more. Every request carries the lowest outstanding sequence, and
+the server forgets the answers below it. Invariants: sequences rise and are never used twice; one is
 outstanding exactly while the request that took it may still be sent.
 
-A session lives for ``session_ttl_s`` after its last request and is kept alive while the client is
-idle. When it is lost nevertheless (the client was suspended, say) the next one is opened, and only
-a request whose earlier attempt may have had an effect fails with SessionExpired.
+A session lives for ``session_ttl_s`` after its last request; an idle client renews it. If it is
+lost nevertheless (the client was suspended, say) another one is opened, and only a request whose
+earlier attempt may have had an effect fails with SessionExpired.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from onelog.client.options import ClientOptions
 from onelog.errors import OnelogError, SessionExpired
 from onelog.v1 import common_pb2, pipeline_pb2
 
-# A part of the lifetime after which an idle session is kept alive: a few may be lost.
+# Renewals of an idle session in one lifetime: a few may be lost.
 KEEPALIVE_PART = 4
-# Closing is a courtesy: the server would find out by itself.
+# Closing is a courtesy: an unused session expires anyway.
 CLOSE_TIMEOUT_S = 1.0
 
 
@@ -46,7 +46,7 @@ class Session:
         self._outstanding: dict[int, None] = {}  # first sequences of requests, rising
 
     def take(self, count: int, now_s: float) -> int:
-        """Return the first of ``count`` sequences for one request."""
+        """Take ``count`` sequences for one request; return the first."""
         assert count > 0, count
         sequence = self._next
         self._next += count
@@ -55,11 +55,11 @@ class Session:
         return sequence
 
     def done(self, sequence: int) -> None:
-        """The request that took this sequence will not be sent again."""
+        """Release a sequence: the request that took it will not be sent again."""
         self._outstanding.pop(sequence, None)
 
-    def put(self, message: common_pb2.Session, sequence: int) -> None:
-        """Write the reference of a request that took ``sequence``."""
+    def fill(self, message: common_pb2.Session, sequence: int) -> None:
+        """Fill in the session of a request that took ``sequence``."""
         message.session_id = self.session_id
         message.sequence = sequence
         message.first_unacknowledged = self.first_unacknowledged
@@ -76,7 +76,7 @@ class Session:
 
 
 class Sessions:
-    """The sessions of a client, by shard and whether they are for single calls."""
+    """The sessions of a client: of each shard one for the pipeline and one for unary calls."""
 
     def __init__(self, calls: Calls, options: ClientOptions) -> None:
         self._calls = calls
@@ -86,11 +86,11 @@ class Sessions:
         self._keeper: asyncio.Task[None] | None = None
 
     def get(self, shard: int, *, for_calls: bool = False) -> Session | None:
-        """Return a session of a shard, if it is open."""
+        """Return the session of a shard, or None if it is not open."""
         return self._open_ones.get((shard, for_calls))
 
     async def open(self, shard: int, timeout_s: float, *, for_calls: bool = False) -> Session:
-        """Return a session of a shard; opens it, once for all who ask."""
+        """Return the session of a shard; concurrent callers share one attempt to open it."""
         place = shard, for_calls
         session = self._open_ones.get(place)
         if session is not None:
@@ -109,13 +109,13 @@ class Sessions:
             raise
 
     def lost(self, session: Session) -> None:
-        """The server does not know this session any more."""
+        """Forget a session that the server does not know any more."""
         place = session.shard, session.for_calls
         if self._open_ones.get(place) is session:
             del self._open_ones[place]
 
     async def close(self) -> None:
-        """Close all sessions, as far as that goes in a moment."""
+        """Close all sessions; gives up on each after a moment."""
         tasks: list[Awaitable[object]] = list(self._opening.values())
         if self._keeper is not None:
             self._keeper.cancel()
@@ -130,7 +130,7 @@ class Sessions:
         request = pipeline_pb2.OpenSessionRequest(
             shard=shard, ttl_ms=round(self._options.session_ttl_s * 1000)
         )
-        # One that was opened without our knowing it is left to expire.
+        # Repeating is harmless: a session whose answer was lost expires unused.
         answer: pipeline_pb2.OpenSessionResponse = await self._calls.unary(
             "Pipeline/OpenSession", request, shard=shard, timeout_s=timeout_s, is_repeatable=True
         )
@@ -138,7 +138,7 @@ class Sessions:
         self._open_ones[shard, for_calls] = session
         if self._keeper is None:
             loop = asyncio.get_running_loop()
-            # Of no caller's costs or trace: it goes on when that one is done.
+            # An empty context: the task outlives the caller whose costs or trace it would inherit.
             keeping = self._keep()
             self._keeper = loop.create_task(keeping, name="onelog sessions", context=Context())
         return session
@@ -146,7 +146,7 @@ class Sessions:
     def _opened(self, place: tuple[int, bool], task: asyncio.Task[Session]) -> None:
         self._opening.pop(place, None)
         if not task.cancelled():
-            task.exception()  # seen: whoever waits for it raises it
+            task.exception()  # marks it as retrieved; those who wait for the task raise it
 
     async def _keep(self) -> None:
         interval_s = self._options.session_ttl_s / KEEPALIVE_PART
@@ -172,7 +172,7 @@ class Sessions:
         except SessionExpired:
             self.lost(session)
         except OnelogError:
-            return  # the next round tries again, and a request tells for certain
+            return  # retried next time; the next request finds out if the session is lost
 
     async def _close(self, session: Session) -> None:
         request = pipeline_pb2.CloseSessionRequest(

@@ -1,14 +1,14 @@
 """Streams: ``client.stream("events")``.
 
-A record's offset is its place in the log of the stream's shard: offsets rise, and are not
-contiguous. Readers keep their own place, or share one in a group (``group``).
+A record's offset is its index in the log of the stream's shard: offsets rise, but are not
+contiguous. Readers keep their own offsets, or share them in a consumer group (``group``).
 """
 
 from asyncio import Future
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
-from onelog.client.batch import APPEND, SINGLE, VALUE_SIZE_MAX, Single, results_of
+from onelog.client.batch import APPEND, SINGLE, VALUE_SIZE_MAX, Single, gather_results
 from onelog.client.connection import Connection
 from onelog.client.group import AsyncGroup
 from onelog.client.lanes import WriteLane
@@ -27,10 +27,10 @@ from onelog.client.values import (
     StreamInfo,
     Value,
     milliseconds,
-    record_of,
-    stream_info_of,
     to_appended,
     to_bytes,
+    to_record,
+    to_stream_info,
 )
 from onelog.errors import InvalidArgument
 from onelog.v1 import pipeline_pb2, stream_pb2
@@ -38,7 +38,7 @@ from onelog.v1 import pipeline_pb2, stream_pb2
 
 @refuse_unsendable
 class AsyncStream:
-    """One stream, by its name. It must have been created."""
+    """One stream, by its name. ``create`` it before other calls."""
 
     def __init__(self, connection: Connection, scope: Scope, name: str) -> None:
         self._connection = connection
@@ -58,14 +58,14 @@ class AsyncStream:
     # The stream itself
 
     async def create(self, *, partitions: int = 1, retention: Retention | None = None) -> int:
-        """Create the stream and return its id; AlreadyExists if it is there."""
+        """Create the stream and return its id; AlreadyExists if there is one."""
         request = self._named(stream_pb2.CreateStreamRequest(partition_count=partitions))
         (retention or Retention()).put(request.retention)
         stream_id: int = (await self._change("Stream/CreateStream", request)).stream_id
         return stream_id
 
     async def configure(self, retention: Retention) -> None:
-        """Replace what is kept."""
+        """Replace the retention of the stream."""
         request = self._named(stream_pb2.ConfigureStreamRequest())
         retention.put(request.retention)
         await self._change("Stream/ConfigureStream", request)
@@ -75,9 +75,9 @@ class AsyncStream:
         await self._change("Stream/DeleteStream", self._named(stream_pb2.DeleteStreamRequest()))
 
     async def info(self, *, read: Read | None = None) -> StreamInfo:
-        """Return settings and state."""
+        """Return the stream's settings and state."""
         answer = await self._look("Stream/GetStream", stream_pb2.GetStreamRequest(), read)
-        return stream_info_of(answer.stream)
+        return to_stream_info(answer.stream)
 
     # Writing
 
@@ -92,10 +92,10 @@ class AsyncStream:
         partition: int | None = None,
         producer: Producer | None = None,
     ) -> Appended:
-        """Append a record and return where it stands.
+        """Append a record and return its offset and partition; see ``NewRecord`` for the arguments.
 
-        A client's own retries are exact anyway; ``producer`` makes appends exact across restarts of
-        a program that counts what it sends.
+        The client's own retries are always exact. ``producer`` makes appends exact also across
+        restarts of a program that counts what it sends.
         """
         record: NewRecord | None = None
         if key is not None or headers or tag or partition is not None:
@@ -113,7 +113,7 @@ class AsyncStream:
     async def append_many(self, records: Iterable[NewRecord | Value]) -> list[Appended]:
         """Append many records in order, each by itself.
 
-        All of them are tried; if some fail the first error is raised, with a note of how many.
+        All are tried; if some fail, the first error is raised, with a note of how many failed.
         """
         answers = []
         for each in records:
@@ -121,7 +121,7 @@ class AsyncStream:
                 await self._connection.ready(self._timeout_s)
             record = each if isinstance(each, NewRecord) else None
             answers.append(self._append(b"" if isinstance(each, NewRecord) else each, record))
-        return await results_of(answers)
+        return await gather_results(answers)
 
     async def trim(
         self,
@@ -133,7 +133,7 @@ class AsyncStream:
         partition: int | None = None,
         past_groups: bool = False,
     ) -> None:
-        """Remove records from the start, by one bound; unless asked not past any group."""
+        """Delete records from the start up to one bound, by default not past any consumer group."""
         request = self._named(stream_pb2.TrimRequest(past_groups=past_groups))
         bounds = {
             "below_offset": below_offset,
@@ -162,10 +162,10 @@ class AsyncStream:
         only: RecordFilter | None = None,
         read: Read | None = None,
     ) -> AsyncIterator[Record]:
-        """Yield the records of a partition that are there now, page by page.
+        """Yield the records of a partition that exist now, page by page.
 
         From an offset or a time, up to and including ``to_offset``. A record with a ``gap`` stands
-        for records that are gone.
+        for records that were deleted.
         """
         request = stream_pb2.ReadRecordsRequest(
             partition=partition, from_offset=from_offset, from_ns=from_ns
@@ -180,7 +180,7 @@ class AsyncStream:
             for record in answer.records:
                 if record.offset > end:
                     return
-                yield record_of(record)
+                yield to_record(record)
             is_over = not answer.next_offset or answer.next_offset > end
             if is_over or answer.next_offset == request.from_offset:
                 return
@@ -195,9 +195,9 @@ class AsyncStream:
         only: RecordFilter | None = None,
         cursor: bytes | None = None,
     ) -> AsyncTail:
-        """Return an iterator over records from an offset or a time on, and over new ones for ever.
+        """Return an endless iterator: records from an offset or a time on, then new ones.
 
-        With neither it is new ones only. ``cursor`` is that of an earlier tail: it goes on there.
+        With neither it has only new records. With ``cursor`` it continues an earlier tail.
         """
         start = stream_pb2.TailStart(stream=self._name, from_ns=from_ns)
         if from_offset is not None:
@@ -207,7 +207,7 @@ class AsyncStream:
         return AsyncTail(self._connection, self._scope, [start], only, cursor)
 
     def group(self, name: str) -> AsyncGroup:
-        """Return a consumer group of the stream."""
+        """Return the consumer group with this name; makes no call to the server."""
         return AsyncGroup(self._connection, self._scope, self._name, name)
 
     # Parts
@@ -232,7 +232,7 @@ class AsyncStream:
     def _append(
         self, value: Value, record: NewRecord | None = None, producer: Producer | None = None
     ) -> Future[Any]:
-        """Send one record; ``record`` is given if there is more to it than its value."""
+        """Send one record; ``record`` is given if it has more than a value."""
         is_early, lane = self._is_early, self._lane
         if lane is None:
             connection = self._connection

@@ -1,7 +1,8 @@
 """Tails: records of one or several streams as they are appended, each once, in order.
 
-Records of a shard come in the order of its log, and a record's offset is its place there. So where
-a tail is, is an offset for each shard: the server's cursor, moved on by each record that is taken.
+Records of a shard arrive in the order of its log, and a record's offset is its index there. So the
+position of a tail is one offset per shard: the server's cursor, advanced by each record that the
+user takes.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -13,7 +14,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
 from onelog.client.validation import refuse_unsendable
-from onelog.client.values import Record, RecordFilter, record_of
+from onelog.client.values import Record, RecordFilter, to_record
 from onelog.errors import InvalidArgument
 from onelog.v1 import common_pb2, stream_pb2
 
@@ -24,8 +25,8 @@ _VERSION = b"\x01"
 class AsyncTail:
     """An iterator over records. Ends when it is closed, or at the end of ``with``.
 
-    After each record ``cursor`` says where to go on after it. A record with a ``gap`` stands for
-    records that are gone; a tail that is broken off right behind it may be told again.
+    After each record ``cursor`` is where another tail can continue. A record with a ``gap`` stands
+    for records that were deleted; a tail that resumes right after it may see the gap again.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class AsyncTail:
     ) -> None:
         self._connection = connection
         self._scope = scope
-        self._cursor = common_pb2.Cursor() if cursor is None else _cursor_of(cursor)
+        self._cursor = common_pb2.Cursor() if cursor is None else _parse_cursor(cursor)
         self._request = stream_pb2.TailRequest(namespace=scope.namespace, streams=starts)
         if only is not None:
             only.put(self._request.filter)
@@ -46,7 +47,7 @@ class AsyncTail:
 
     @property
     def cursor(self) -> bytes:
-        """Where to go on after the last record that was taken."""
+        """Where to continue after the last record: pass it to another tail."""
         data: bytes = self._cursor.SerializeToString()
         return _VERSION + data
 
@@ -61,7 +62,7 @@ class AsyncTail:
         return record
 
     async def start(self) -> None:
-        """Wait until the tail has begun: what is appended from now on is seen."""
+        """Wait until the tail has begun: it will see every record appended from now on."""
         if self._records is None:
             self._records = self._run()
             await anext(self._records)
@@ -106,11 +107,11 @@ class AsyncTail:
                     yield None
                 for record in answer.records:
                     self._take(shards[record.stream], record)
-                    yield record_of(record)
+                    yield to_record(record)
                 self._move(answer.cursor)
 
     def _begin(self, answer: stream_pb2.TailResponse, shards: Mapping[str, int]) -> None:
-        """Stand where the first answer begins: before its records, none of which was taken yet."""
+        """Set the position to before the first answer's records: none was taken yet."""
         if self._cursor.positions:
             return
         self._move(answer.cursor)
@@ -120,18 +121,18 @@ class AsyncTail:
             positions[shards[record.stream]].index = first - 1
 
     def _move(self, cursor: common_pb2.Cursor) -> None:
-        """Everything up to a cursor of the server was taken."""
+        """Advance to a cursor of the server: everything up to it was taken."""
         if cursor.positions:
             self._cursor.CopyFrom(cursor)
 
     def _take(self, shard: int, record: stream_pb2.Record) -> None:
-        """Everything of the record's shard up to it was taken."""
+        """Advance to a record: everything up to it in its shard was taken."""
         for position in self._cursor.positions:
             if position.shard == shard:
                 position.index = max(position.index, record.offset)
 
 
-def _cursor_of(token: bytes) -> common_pb2.Cursor:
+def _parse_cursor(token: bytes) -> common_pb2.Cursor:
     cursor = common_pb2.Cursor()
     try:
         cursor.MergeFromString(token[1:])

@@ -6,15 +6,12 @@
     for group in client.ts.query("cpu", "load", start, end, aggregate="mean", window_s=60):
         plot(group.times_ns, group.values)
 
-Series arrays
--------------
-Points as numpy arrays, in and out of protobuf without a loop over values.
+Arrays go in and out of protobuf without a loop over their values: a packed field has the bytes of
+the array, little-endian, eight for a time, a double or an integer, one for a bool
+(onelog/packed.py).
 
-Packed fields are the bytes of the array itself: little-endian, eight bytes for a time, a double or
-an integer, one for a bool (see onelog/packed.py).
-
-numpy is loaded with the first points: it takes a quarter of a second of CPU, a third of what a
-command of the program takes that has nothing to do with them.
+numpy is imported with the first points: the import takes a quarter of a second of CPU, which
+programs and commands without points should not pay.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -39,7 +36,7 @@ ArrayLike: TypeAlias = "npt.ArrayLike"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeriesData:
-    """Points of one series or group: times, and as many values in each field."""
+    """Points of one series or group: their times, and in each field one value per time."""
 
     tags: Mapping[str, str]
     times_ns: "npt.NDArray[np.int64]"
@@ -47,7 +44,7 @@ class SeriesData:
 
     @property
     def values(self) -> Array:
-        """The values, where there is one field, as in the answer to a query."""
+        """The values of the only field, as in the result of a query."""
         (only,) = self.fields.values()
         return only
 
@@ -61,9 +58,9 @@ def fill_points(
     fields: Mapping[str, ArrayLike],
     tags: Mapping[str, str] | None,
 ) -> int:
-    """Write points into a request and return how many values these are.
+    """Fill in points and return the number of values.
 
-    Times are int64 nanoseconds or datetime64; a single number is a point. The type of a field
+    Times are int64 nanoseconds or datetime64; a single number is one point. The type of a field
     follows from its array: floats, integers, bools.
     """
     import numpy as np
@@ -108,7 +105,7 @@ def _fill_column(column: timeseries_pb2.Column, values: Array) -> None:
             )
 
 
-def data_of(points: timeseries_pb2.SeriesPoints) -> SeriesData:
+def to_series_data(points: timeseries_pb2.SeriesPoints) -> SeriesData:
     """Return points as arrays."""
     import numpy as np
 
@@ -135,7 +132,7 @@ def _array(values: Any, dtype: str) -> Array:
     return np.frombuffer(unsized(values.SerializeToString()), dtype)
 
 
-# Timeseries
+# Measurements and queries
 
 Duplicates = Literal["last", "first", "reject"]
 Aggregate = Literal[
@@ -160,17 +157,17 @@ _DUPLICATES: tuple[Duplicates, ...] = ("last", "last", "first", "reject")
 class MeasurementConfig:
     """Settings of a measurement."""
 
-    # Which of two points of the same series, field and time counts.
+    # Which of two points with the same series, field and time is kept.
     duplicates: Duplicates = "last"
 
-    # Points older than this may go; 0: kept.
+    # Points older than this may be deleted; 0: never.
     retention_s: float = 0.0
 
-    # Series that there may be; 0: 100,000.
+    # The most series that it may have; 0: 100,000.
     series_max: int = 0
 
     def put(self, config: timeseries_pb2.MeasurementConfig) -> None:
-        """Write it into a request."""
+        """Fill in the protobuf message."""
         config.duplicates = _DUPLICATES.index(self.duplicates, 1)  # type: ignore[assignment]
         config.retention_ms = milliseconds(self.retention_s)
         config.series_max = self.series_max
@@ -178,7 +175,7 @@ class MeasurementConfig:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Downsampling: aggregates of each window are written to another measurement."""
+    """A downsampling rule: writes aggregates of each window to another measurement."""
 
     name: str
     window_s: float
@@ -188,7 +185,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class MeasurementInfo:
-    """A measurement: settings, fields with their types, how many series, rules."""
+    """A measurement: its settings, fields with their types, number of series, rules."""
 
     measurement: str
     config: MeasurementConfig
@@ -199,7 +196,7 @@ class MeasurementInfo:
 
 @refuse_unsendable
 class AsyncTimeSeries:
-    """Points of ``measurement{tag=value,…}`` with fields."""
+    """Time series: a measurement with tags is a series, which has points with fields."""
 
     def __init__(self, connection: Connection, scope: Scope) -> None:
         self._connection = connection
@@ -215,7 +212,8 @@ class AsyncTimeSeries:
     ) -> int:
         """Write points of one series; return how many values were written.
 
-        Times in any order, int64 nanoseconds or datetime64; every field has as many values.
+        Times may be in any order, int64 nanoseconds or datetime64. Each field has one value for
+        each time.
         """
         request = timeseries_pb2.WritePointsRequest(measurement=measurement)
         fill_points(request.series.add(), times_ns, fields, tags)
@@ -245,10 +243,13 @@ class AsyncTimeSeries:
         limit: int = 0,
         read: Read | None = None,
     ) -> list[SeriesData]:
-        """Return points, or aggregates of windows, from ``from_ns`` to before ``to_ns``.
+        """Return points of a field, or aggregates of windows, from ``from_ns`` to before ``to_ns``.
 
-        One result for each combination of the tags in ``group_by``, or for each series with
-        ``by_series``, else one for all. Without ``window_s`` everything is one window.
+        Without ``aggregate`` the result is the points of each series. Aggregates have one result
+        for each combination of the tags in ``group_by``, with ``by_series`` one for each series,
+        else one for all. Without ``window_s`` everything is one window. ``where`` selects series by
+        their tags, ``top`` the groups with the largest results, ``limit`` the first points or
+        windows of each group; ``percentile`` (0 to 100) is for the aggregate of that name.
         """
         request = timeseries_pb2.QueryRequest(
             namespace=self._scope.namespace,
@@ -264,18 +265,18 @@ class AsyncTimeSeries:
             top=top,
             limit=limit,
         )
-        _put_matchers(request.matchers, where)
+        _fill_matchers(request.matchers, where)
         answer = await self._look("TimeSeries/Query", request, measurement, read)
-        return [data_of(group) for group in answer.groups]
+        return [to_series_data(group) for group in answer.groups]
 
     async def series(
         self, measurement: str, *, where: Matchers | None = None, read: Read | None = None
     ) -> AsyncIterator[Mapping[str, str]]:
-        """Yield the tags of each series that matches."""
+        """Yield the tags of each matching series."""
         request = timeseries_pb2.ListSeriesRequest(
             namespace=self._scope.namespace, measurement=measurement
         )
-        _put_matchers(request.matchers, where)
+        _fill_matchers(request.matchers, where)
         while True:
             answer = await self._look("TimeSeries/ListSeries", request, measurement, read)
             for each in answer.series:
@@ -292,9 +293,9 @@ class AsyncTimeSeries:
         first_ns: int | None = None,
         last_ns: int | None = None,
     ) -> int:
-        """Delete points of series that match, or the series with neither time; return how many."""
+        """Delete points of matching series, or whole series without a time; return how many."""
         request = timeseries_pb2.DeletePointsRequest(measurement=measurement)
-        _put_matchers(request.matchers, where)
+        _fill_matchers(request.matchers, where)
         if first_ns is not None:
             request.first_ns = first_ns
         if last_ns is not None:
@@ -306,7 +307,7 @@ class AsyncTimeSeries:
     # Measurements
 
     async def create(self, measurement: str, config: MeasurementConfig | None = None) -> None:
-        """Create a measurement with settings of its own; a first write does it with defaults."""
+        """Create a measurement with these settings; a first write would create it with defaults."""
         request = timeseries_pb2.CreateMeasurementRequest(measurement=measurement)
         (config or MeasurementConfig()).put(request.config)
         await self._change("TimeSeries/CreateMeasurement", request)
@@ -323,20 +324,20 @@ class AsyncTimeSeries:
         await self._change("TimeSeries/DeleteMeasurement", request)
 
     async def info(self, measurement: str, *, read: Read | None = None) -> MeasurementInfo:
-        """Return settings and state of a measurement."""
+        """Return the settings and the state of a measurement."""
         request = timeseries_pb2.GetMeasurementRequest(
             namespace=self._scope.namespace, measurement=measurement
         )
         answer = await self._look("TimeSeries/GetMeasurement", request, measurement, read)
-        return _info_of(answer.measurement)
+        return _to_measurement_info(answer.measurement)
 
     async def measurements(
         self, prefix: str = "", *, routing_key: Key = b"", read: Read | None = None
     ) -> AsyncIterator[MeasurementInfo]:
         """Yield the measurements whose name begins with ``prefix``.
 
-        With ``routing_key`` only those of its shard. A read with an index needs it: one is of one
-        shard.
+        With ``routing_key`` only those in its shard. A read with an index (``min_index``,
+        ``as_of_index``) needs one, because an index belongs to one shard.
         """
         request = timeseries_pb2.ListMeasurementsRequest(
             namespace=self._scope.namespace, prefix=prefix, routing_key=to_bytes(routing_key)
@@ -344,10 +345,10 @@ class AsyncTimeSeries:
         path, timeout_s = "TimeSeries/ListMeasurements", self._scope.timeout_s
         async for page in self._connection.pages(path, request, timeout_s, read):
             for each in page.measurements:
-                yield _info_of(each)
+                yield _to_measurement_info(each)
 
     async def set_rule(self, measurement: str, rule: Rule) -> None:
-        """Set a downsampling rule: a field ``f`` becomes ``f_mean``, ``f_max``, …"""
+        """Set a downsampling rule; a field ``f`` becomes ``f_mean``, ``f_max``, … in its target."""
         request = timeseries_pb2.SetRuleRequest(measurement=measurement)
         request.rule.name = rule.name
         request.rule.window_ns = round(rule.window_s * 1e9)
@@ -356,7 +357,7 @@ class AsyncTimeSeries:
         await self._change("TimeSeries/SetRule", request)
 
     async def delete_rule(self, measurement: str, name: str) -> None:
-        """Delete a downsampling rule; what it wrote stays."""
+        """Delete a downsampling rule; the points that it wrote stay."""
         request = timeseries_pb2.DeleteRuleRequest(measurement=measurement, rule=name)
         await self._change("TimeSeries/DeleteRule", request)
 
@@ -400,7 +401,7 @@ class AsyncTimeSeries:
 
 
 def aggregate_number(aggregate: Aggregate) -> Any:
-    """Return an aggregate as it is sent."""
+    """Return the protobuf number of an aggregate."""
     name = f"AGGREGATE_{aggregate.upper() or 'UNSPECIFIED'}"
     try:
         return timeseries_pb2.Aggregate.Value(name)
@@ -410,7 +411,7 @@ def aggregate_number(aggregate: Aggregate) -> Any:
         ) from None
 
 
-def _put_matchers(matchers: Any, where: Matchers | None) -> None:
+def _fill_matchers(matchers: Any, where: Matchers | None) -> None:
     for tag, wanted in (where or {}).items():
         operator, value = ("=", wanted) if isinstance(wanted, str) else wanted
         if operator not in _OPERATORS:
@@ -420,7 +421,7 @@ def _put_matchers(matchers: Any, where: Matchers | None) -> None:
         matchers.add(tag=tag, operator=_OPERATORS[operator], value=value)
 
 
-def _info_of(info: timeseries_pb2.MeasurementInfo) -> MeasurementInfo:
+def _to_measurement_info(info: timeseries_pb2.MeasurementInfo) -> MeasurementInfo:
     config = MeasurementConfig(
         _DUPLICATES[info.config.duplicates], info.config.retention_ms / 1000, info.config.series_max
     )

@@ -1,15 +1,13 @@
-"""Which endpoint to ask for what: learnt from the servers, refreshed when something looks wrong.
+"""Where to send a call: from a name to its shard, and from a shard to the endpoint of its leader.
 
-What is known may be out of date at any moment, and that is no error: a server that is not asked
-rightly forwards the request or says where to go. Partition and shard counts never change while a
-cluster lives. An endpoint that answers for another cluster is refused: its keys are other keys.
+A name's routing key gives its partition, and that its shard. The rule is part of the file format
+and never changes; it is repeated here because a client imports nothing of the server.
+``tests/onelog/client/test_routing.py`` compares the two.
 
-Routing
--------
-Where a name lives, as the servers compute it: routing key, partition, shard.
-
-The rule is part of the file format and never changes; it is repeated here because a client imports
-nothing of the server. ``tests/onelog/client/test_routing.py`` compares the two.
+Who leads which shard is learnt from the servers, and refreshed when something fails. It may be out
+of date at any moment, and that is no error: a server that does not lead forwards the request or
+says who does. The numbers of partitions and shards never change while a cluster lives. An endpoint
+that answers for another cluster is refused: it has other data.
 """
 
 import asyncio
@@ -40,11 +38,11 @@ def routing_key(name: bytes) -> bytes:
 
 
 def routing_keys(names: Iterable[bytes]) -> set[bytes]:
-    """Return the routing keys of many names; a tag that most of them share is found at once."""
+    """Return the routing keys of many names; fast if most of them share a tag."""
     found: set[bytes] = set()
     tagged: bytes | None = None
     for name in names:
-        # A name has this tag if its first brace begins it; from -1 on there is no room for one.
+        # A name has this tag if its first brace begins it; find() is -1 if there is no brace.
         if tagged is not None and name.startswith(tagged, name.find(b"{")):
             continue
         key = routing_key(name)
@@ -63,15 +61,15 @@ def shard_of(name: bytes, partition_count: int, shard_count: int) -> int:
 
 # Topology
 
-# Whatever fails, nobody asks more often than this.
+# The topology is refreshed at most this often, whatever fails.
 REFRESH_INTERVAL_S_MIN = 0.05
 
-# How long one endpoint is waited for before another one is asked as well.
+# How long to wait for one endpoint before another one is asked as well.
 HEDGE_S = 0.2
 
 
 class Topology:
-    """See the module's text."""
+    """The endpoints of a cluster: who leads each shard, its replicas, and all nodes."""
 
     def __init__(self, seeds: Iterable[str], channels: Channels, options: ClientOptions) -> None:
         self._channels = channels
@@ -85,10 +83,10 @@ class Topology:
         self.cluster_id = ""
         self.shard_count = 0
         self.partition_count = 0
-        # By shard; None while nobody is known to lead.
+        # By shard; None if no leader is known.
         self.leaders: list[str | None] = []
         self.replicas: list[tuple[str, ...]] = []
-        # In which term each leader was elected: one that was replaced may not know it yet.
+        # The term of each leader: an older answer must not replace a newer one.
         self._terms: list[int] = []
 
     @property
@@ -105,14 +103,14 @@ class Topology:
         return shard_of(name, self.partition_count, self.shard_count)
 
     def endpoint_of(self, shard: int) -> str:
-        """Return where to send what the leader of a shard has to do."""
+        """Return the endpoint of a shard's leader, or of any node if none is known."""
         try:
             return self.leaders[shard] or self.any_endpoint()
         except IndexError:
             raise NotFound(f"there is no shard {shard}", reason="SHARD_UNKNOWN") from None
 
     def replica_of(self, shard: int) -> str:
-        """Return some replica of a shard, another one each time."""
+        """Return a replica of a shard, another one each time."""
         replicas = self.replicas[shard]
         if not replicas:
             return self.endpoint_of(shard)
@@ -120,33 +118,33 @@ class Topology:
         return replicas[self._turn % len(replicas)]
 
     def any_endpoint(self) -> str:
-        """Return some endpoint, another one each time."""
+        """Return an endpoint of the cluster, another one each time."""
         endpoints = self.endpoints()
         self._turn += 1
         return endpoints[self._turn % len(endpoints)]
 
     def endpoints(self) -> tuple[str, ...]:
-        """Return all endpoints: those of the nodes, then those that were given at first."""
+        """Return all endpoints: those of the nodes, then the ones the user gave."""
         return tuple(dict.fromkeys((*self._nodes, *self._seeds)))
 
     def redirect(self, shard: int, endpoint: str) -> None:
-        """A server says who leads a shard."""
+        """Set the leader of a shard, as a server says."""
         if endpoint and shard < self.shard_count:
             self.leaders[shard] = endpoint
 
     def forget_leader(self, shard: int, endpoint: str) -> None:
-        """An endpoint does not answer for a shard: until somebody knows better, ask anyone."""
+        """Forget a leader that does not answer; until the next refresh any node is asked."""
         if shard < self.shard_count and self.leaders[shard] == endpoint:
             self.leaders[shard] = None
 
     def refresh_soon(self) -> None:
-        """Ask for the topology in the background, unless that was just done."""
+        """Refresh the topology in the background, unless that was just done."""
         now_s = asyncio.get_running_loop().time()
         if self._refreshing is None and now_s - self._refreshed_s >= REFRESH_INTERVAL_S_MIN:
             self._start()
 
     async def refresh(self) -> None:
-        """Ask for the topology now; raises Unavailable if no endpoint answers."""
+        """Refresh the topology now; raises Unavailable if no endpoint answers."""
         await asyncio.shield(self._refreshing or self._start())
 
     def _start(self) -> asyncio.Task[None]:
@@ -159,14 +157,14 @@ class Topology:
         self._refreshing = None
         self._refreshed_s = asyncio.get_running_loop().time()
         if not task.cancelled():
-            task.exception()  # seen: whoever waits for it raises it
+            task.exception()  # marks it as retrieved; those who wait for the task raise it
 
     async def _refresh(self) -> None:
-        """Ask one endpoint after the other, the next one as soon as one is slow; the first wins."""
+        """Ask the endpoints in turn, the next as soon as one is slow; use the first answer."""
         error: OnelogError = Unavailable("no endpoint", reason="NO_ENDPOINT")
         endpoints = list(self.endpoints())
-        # A turn of its own: with one for both, calls and the questions between them would take
-        # turns, and of two endpoints each would meet the same one again and again.
+        # A separate counter: if refreshes and calls shared one, then with two endpoints all
+        # refreshes would go to one and all calls to the other.
         self._refreshes += 1
         first = self._refreshes % len(endpoints)
         left = endpoints[first:] + endpoints[:first]
@@ -232,7 +230,7 @@ class Topology:
             listener()
 
     async def close(self) -> None:
-        """Stop asking."""
+        """Cancel a refresh under way."""
         if self._refreshing is not None:
             self._refreshing.cancel()
             await asyncio.gather(self._refreshing, return_exceptions=True)

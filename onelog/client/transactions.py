@@ -1,6 +1,9 @@
-"""Transactions over keys of one shard: if all conditions hold one list of operations, else another.
+"""Transactions over keys (``client.kv.txn``) and atomic batches over all models (``transact``).
 
-::
+Everything in either is in one shard (names with the same ``{tag}``), takes effect together or not
+at all, and has one index in the log.
+
+A transaction does one list of operations if all of its conditions hold, else another::
 
     txn = client.kv.txn()
     txn.when("balance{ann}", version=7)
@@ -8,11 +11,8 @@
     txn.otherwise.get("balance{ann}")
     result = await txn.commit()
 
-Transact
---------
-Atomic batches over all models: ``client.transact()``.
-
-::
+A batch holds operations of any model, and is refused with ConditionFailed if a condition does not
+hold. It is committed at the end of ``with``, unless an exception is raised there::
 
     async with client.transact() as batch:
         batch.when("order{7}", exists=False)
@@ -20,12 +20,8 @@ Atomic batches over all models: ``client.transact()``.
         batch.enqueue("mail{7}", b"...")
         batch.append_record("audit{7}", b"...")
 
-All of it happens or nothing, at one place in the log. Everything in a batch is in one shard: names
-with the same ``{tag}``. At the end of ``with`` the batch is committed, unless an exception left it;
-a condition that does not hold is ConditionFailed.
-
-Batches travel like other writes: those that are committed at the same time go in one message, in
-the order of the calls, and each of them succeeds or fails by itself.
+Batches travel like other writes: those committed at the same time share one message, in the order
+of the calls, and each succeeds or fails by itself.
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,17 +46,17 @@ from onelog.client.values import (
     TxnResult,
     Value,
     Written,
-    item_of,
     milliseconds,
     to_bytes,
-    written_of,
+    to_item,
+    to_written,
 )
 from onelog.errors import FailedPrecondition, InvalidArgument
 from onelog.v1 import kv_pb2, pipeline_pb2
 
 
 class TxnBranch:
-    """Operations that are done together; every method returns the branch, to be chained."""
+    """Operations that are carried out together; every method returns the branch, for chaining."""
 
     def __init__(self, operations: Any, names: list[bytes]) -> None:
         self._operations = operations
@@ -117,11 +113,11 @@ class TxnBranch:
         return self
 
     def results_of(self, results: Any) -> list[Item | int | None]:
-        """Return what the server says the operations did."""
+        """Return the results of the operations."""
         found: list[Item | int | None] = []
         for kind, result in zip(self._kinds, results, strict=True):
             if kind == "get":
-                found.append(item_of(result.item) if result.HasField("item") else None)
+                found.append(to_item(result.item) if result.HasField("item") else None)
             else:
                 found.append(result.number if kind in ("count", "append", "delete") else None)
         return found
@@ -134,7 +130,7 @@ class TxnBranch:
 
 @refuse_unsendable
 class AsyncTxn:
-    """A transaction that is being put together; ``commit`` carries it out, once."""
+    """A transaction under construction; ``commit`` carries it out, once."""
 
     def __init__(self, connection: Connection, scope: Scope) -> None:
         self._connection = connection
@@ -146,12 +142,12 @@ class AsyncTxn:
 
     @property
     def then(self) -> TxnBranch:
-        """What is done if all conditions hold."""
+        """The operations to carry out if all conditions hold."""
         return self._then
 
     @property
     def otherwise(self) -> TxnBranch:
-        """What is done if one of them does not."""
+        """The operations to carry out if a condition does not hold."""
         return self._otherwise
 
     def when(
@@ -164,7 +160,7 @@ class AsyncTxn:
         comparison: str = "==",
     ) -> Self:
         """Add a condition on a key: that it exists or not, or how version or value compare."""
-        fill.put_condition(
+        fill.fill_condition(
             self._request.conditions.add(),
             key,
             exists=exists,
@@ -176,7 +172,7 @@ class AsyncTxn:
         return self
 
     async def commit(self) -> TxnResult:
-        """Carry it out and return what was done."""
+        """Carry out the transaction and return the results."""
         name = await one_shard(self._connection, self._scope, self._names)
         request = self._request
 
@@ -191,11 +187,11 @@ class AsyncTxn:
 
 
 async def one_shard(connection: Connection, scope: Scope, names: list[bytes]) -> bytes:
-    """Return a name that stands for all of them; refuses names of several shards."""
+    """Return one of the names, to route by; refuse names of several shards."""
     if not names:
         raise InvalidArgument("there is nothing in it", reason="BATCH_EMPTY")
     await connection.ready(scope.timeout_s)
-    # A routing key is its own.
+    # The routing key of a routing key is itself.
     shards = {connection.topology.shard_of(key) for key in routing_keys(names)}
     if len(shards) > 1:
         text = ", ".join(sorted({name.decode(errors="replace") for name in names})[:5])
@@ -206,41 +202,46 @@ async def one_shard(connection: Connection, scope: Scope, names: list[bytes]) ->
     return names[0]
 
 
-# Transact
+# Batches over all models
 
 
 @refuse_unsendable
 class AsyncBatch:
-    """A batch that is being put together. Every method returns the batch, to be chained."""
+    """An atomic batch under construction; every method returns the batch, for chaining.
+
+    At the end of ``with`` it is committed, unless an exception was raised. All of it takes effect
+    or nothing; names must be in one shard.
+    """
 
     def __init__(self, connection: Connection, scope: Scope) -> None:
         self._connection = connection
         self._scope = scope
         self._request = pipeline_pb2.TransactRequest(namespace=scope.namespace)
         self._names: list[bytes] = []
-        # Nothing but puts that depend on nothing: then it is all the same which batch is first.
+        # Only unconditional puts: then the order among batches does not matter.
         self._is_free = True
         self._written: Written | None = None
-        self._answers: Any = ()  # of the operations, as they came
-        self._results: list[Any] | None = None  # the same, once somebody wants to know
+        self._answers: Any = ()  # of the operations, as received
+        self._results: list[Any] | None = None  # the same, converted on first use
 
     @property
     def written(self) -> Written:
-        """Where the batch stands in the log, once it is committed."""
+        """The batch's place in the log, once it is committed."""
         if self._written is None:
             raise FailedPrecondition("the batch is not committed", reason="NOT_COMMITTED")
         return self._written
 
     @property
     def results(self) -> list[Any]:
-        """What each operation returned, in order, once it is committed.
+        """The result of each operation, in order, once the batch is committed.
 
-        A number of a counter or an append, whether a delete deleted, an ``Enqueued``, an
-        ``Appended``, a count of acknowledged records or of written values; None of a put.
+        The number of an increment, the size after an append, whether a delete found the key, an
+        ``Enqueued``, an ``Appended``, the count of acknowledged records or of written values; None
+        for a put.
         """
         assert self.written
         if self._results is None:
-            self._results = [_result_of(each) for each in self._answers]
+            self._results = [_to_result(each) for each in self._answers]
         return self._results
 
     def when(
@@ -255,7 +256,7 @@ class AsyncBatch:
         """Add a condition on a key: that it exists or not, or how version or value compare."""
         self._is_free = False
         condition = self._request.conditions.add()
-        fill.put_condition(
+        fill.fill_condition(
             condition, key, exists=exists, version=version, value=value, comparison=comparison
         )
         self._names.append(to_bytes(key))
@@ -273,7 +274,7 @@ class AsyncBatch:
         expected_version: int | None = None,
     ) -> Self:
         """Write a key."""
-        # Most of what batches hold: it takes the shortest way, and is in only if it can be sent.
+        # The most common operation, so it is inlined; it is added only if it can be sent.
         name, data = to_bytes(key), to_bytes(value)
         self._names.append(name)
         put = self._request.operations.add().put
@@ -325,8 +326,8 @@ class AsyncBatch:
         return self
 
     def ack(self, queue: str, messages: Message | Iterable[Message]) -> Self:
-        """Leased messages are done: the batch is refused if one of the leases is lost."""
-        _put_leased(self._add(queue).ack, queue, messages)
+        """Acknowledge leased messages; the batch is refused if one of the leases is lost."""
+        _fill_leased(self._add(queue).ack, queue, messages)
         return self
 
     def nack(
@@ -337,9 +338,9 @@ class AsyncBatch:
         delay_s: float | None = None,
         reason: str = "",
     ) -> Self:
-        """Leased messages failed."""
+        """Record failed deliveries of leased messages."""
         request = self._add(queue).nack
-        _put_leased(request, queue, messages)
+        _fill_leased(request, queue, messages)
         request.reason = reason
         if delay_s is not None:
             request.delay_ms = milliseconds(delay_s)
@@ -358,7 +359,7 @@ class AsyncBatch:
     def ack_records(
         self, stream: str, group: str, member_id: int, records: Iterable[Record]
     ) -> Self:
-        """Records of a consumer group are done."""
+        """Acknowledge records of a consumer group."""
         request = self._add(stream).ack_records
         request.stream, request.group, request.member_id = stream, group, member_id
         for record in records:
@@ -384,7 +385,7 @@ class AsyncBatch:
     # The end
 
     async def commit(self) -> Written:
-        """Carry the batch out, once; raises ConditionFailed and whatever an operation refuses."""
+        """Carry out the batch, once; raises ConditionFailed, or the error of an operation."""
         if self._written is not None:
             raise FailedPrecondition("the batch is committed already", reason="COMMITTED")
         name = await one_shard(self._connection, self._scope, self._names)
@@ -392,7 +393,7 @@ class AsyncBatch:
         assert lane is not None
         keys = self._names if self._is_free else None
         answer = await lane.transact(self._request, self._scope.timeout_s, keys)
-        self._written = written_of(answer.header)
+        self._written = to_written(answer.header)
         self._answers = answer.results
         return self._written
 
@@ -409,14 +410,14 @@ class AsyncBatch:
         return self._request.operations.add()
 
 
-def _put_leased(request: Any, queue: str, messages: Message | Iterable[Message]) -> None:
+def _fill_leased(request: Any, queue: str, messages: Message | Iterable[Message]) -> None:
     request.queue = queue
     request.strict = True
     for message in [messages] if isinstance(messages, Message) else messages:
         request.messages.add(message_id=message.message_id, token=message.token)
 
 
-def _result_of(result: pipeline_pb2.OperationResult) -> Any:
+def _to_result(result: pipeline_pb2.OperationResult) -> Any:
     match result.WhichOneof("result"):
         case "delete":
             return result.delete.deleted

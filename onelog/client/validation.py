@@ -1,12 +1,13 @@
-"""What no request can hold: a number that its field has no room for, text that is no UTF-8.
+"""Refuses arguments that no request can hold: a number out of its field's range, invalid UTF-8.
 
-protobuf says so with a ValueError where a request is built, which is everywhere. Users of the API
-expect its errors, so each class whose methods build requests is marked with ``refuse_unsendable``:
-they raise InvalidArgument instead, with NUMBER_INVALID or TEXT_INVALID, before anything is sent.
+protobuf raises a ValueError for these where a request is built, which is in many places. Users
+expect the errors of the API. So each class whose methods build requests is decorated with
+``refuse_unsendable``: its methods raise InvalidArgument instead, with NUMBER_INVALID or
+TEXT_INVALID, before anything is sent.
 
-A class that runs what its user wrote (a worker) is not marked: errors from there are the user's.
-Methods that are called for every operation do it themselves (``checks_itself``): a coroutine around
-another one took 1 to 5 µs of each call, the more the more of them wait at the same time.
+A class that runs the user's code (a worker) is not decorated: a ValueError may be the user's own.
+Methods that are called for every operation check by themselves (``checks_itself``): a wrapping
+coroutine cost 1 to 5 µs a call, more with more concurrent calls.
 """
 
 import inspect
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 
 from onelog.errors import InvalidArgument
 
-# How protobuf begins to say it; it has no class for it.
+# The beginning of protobuf's message; it has no exception class for this.
 _OUT_OF_RANGE = "Value out of range"
 
 T = TypeVar("T")
@@ -24,7 +25,7 @@ _CHECKS_ITSELF = "_checks_itself"
 
 
 def refuse_unsendable(marked: type[T]) -> type[T]:
-    """Let all public methods of a class refuse what cannot be sent."""
+    """Decorate a class: its public methods raise InvalidArgument for what cannot be sent."""
     for name, member in list(vars(marked).items()):
         is_public = name == "__init__" or not name.startswith("_")
         if inspect.isfunction(member) and is_public and not hasattr(member, _CHECKS_ITSELF):
@@ -33,7 +34,7 @@ def refuse_unsendable(marked: type[T]) -> type[T]:
 
 
 def checks_itself(method: T) -> T:
-    """Leave a method of such a class as it is: it calls ``refuse`` where it builds a request."""
+    """Exempt a method of such a class: it calls ``refuse`` itself where it builds a request."""
     setattr(method, _CHECKS_ITSELF, True)
     return method
 
@@ -78,7 +79,7 @@ def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def refuse(error: ValueError) -> None:
-    """Raise what it is for users of the API; any other error is left as it is."""
+    """Raise InvalidArgument if the error is protobuf's about a value; else do nothing."""
     if isinstance(error, UnicodeEncodeError):
         what = f"{error.object[error.start]!a} at {error.start} of a text is no UTF-8"
         raise InvalidArgument(what, reason="TEXT_INVALID") from error

@@ -1,19 +1,11 @@
-"""What calls take and return: small values, the same in the async client and the blocking one.
+"""Arguments and results of calls, the same in the async and the blocking client.
 
-Names of units are part of the names: ``_s`` seconds, ``_ns`` nanoseconds since 1970-01-01 UTC.
-A version, an index or an offset is a position in the log of one shard.
+Names end in their units: ``_s`` seconds, ``_ns`` nanoseconds since 1970-01-01 UTC. A version, an
+index or an offset is a position in the log of one shard.
 
-Queue values
-------------
-Settings and state of queues, and messages as they are sent and received.
-
-Stream values
--------------
-Settings and state of streams and groups, and records as they are sent and received.
-
-Kv requests
------------
-Operations on keys as they are sent: filled in here for calls, transactions and batches alike.
+In order: values of all models and of keys; settings, state and messages of queues; settings, state
+and records of streams and consumer groups; functions that fill in requests about keys, for calls,
+transactions and batches alike.
 """
 
 import json
@@ -32,12 +24,12 @@ STALE = common_pb2.READ_LEVEL_STALE
 LEASE = common_pb2.READ_LEVEL_LEASE
 ASYNC = common_pb2.DURABILITY_ASYNC
 
-# What a field has room for, less what a float may be above it; some 300 million years.
+# The largest int64; about 300 million years.
 MILLISECONDS_MAX = (1 << 63) - 1
 
 
 def to_bytes(value: str | bytes) -> bytes:
-    """Return a key, name or value as it is sent: text is UTF-8."""
+    """Return a key, name or value as bytes; text is encoded as UTF-8."""
     if type(value) is bytes:
         return value
     if isinstance(value, str):
@@ -48,7 +40,7 @@ def to_bytes(value: str | bytes) -> bytes:
 
 
 def milliseconds(seconds: float | None) -> int:
-    """Return a duration as it is sent; a positive one never becomes 0, which means none."""
+    """Return a duration in milliseconds; a positive one never becomes 0, which means none."""
     if not seconds:
         return 0
     if not 0 < seconds * 1000 <= MILLISECONDS_MAX:
@@ -58,32 +50,32 @@ def milliseconds(seconds: float | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a read may miss; by default nothing that was acknowledged before it began."""
+    """How fresh a read is; by default it sees every write acknowledged before it began."""
 
-    # Ask any replica: anything may be missing that has not reached it.
+    # Ask any replica; the answer may lack writes that have not reached it.
     stale: bool = False
 
-    # With ``stale``: refuse an answer that may be older than this.
+    # With ``stale``: fail rather than return an answer that may be older than this.
     max_staleness_s: float | None = None
 
-    # Wait until the replica has this index: a version that a write returned, so that one's own
-    # writes are read.
+    # Wait until the replica has applied this index. Pass the version that a write returned to read
+    # your own writes.
     min_index: int = 0
 
-    # The state as it was at this index; 0: now.
+    # Read the state as it was at this index; 0: now.
     as_of_index: int = 0
 
-    # Let the leader answer by its lease, without asking the others whether it still leads. Nothing
-    # is missing as long as the clocks of the servers run alike within a fifth.
+    # The leader answers under its lease, without asking the others whether it still leads. The
+    # answer is complete as long as the speeds of the servers' clocks differ by less than a fifth.
     by_lease: bool = False
 
     @property
     def takes_long(self) -> bool:
-        """Whether the answer may have to wait for something, and others are not to wait with it."""
+        """Whether the answer may have to wait; such a read does not share a message with others."""
         return bool(self.min_index or self.as_of_index)
 
     def put(self, options: common_pb2.ReadOptions) -> None:
-        """Write it into a request."""
+        """Fill in the protobuf message."""
         if self.stale and self.by_lease:
             raise InvalidArgument("a stale read needs no lease", reason="LEVEL_INVALID")
         if self.by_lease:
@@ -100,7 +92,7 @@ class Read:
 
 
 class Item(NamedTuple):
-    """A key as a read finds it."""
+    """A key with its value and version; ``expires_ns`` 0: never, ``lease_id`` 0: no lease."""
 
     key: bytes
     value: bytes
@@ -110,7 +102,7 @@ class Item(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The value as text."""
+        """The value as text (UTF-8)."""
         return self.value.decode()
 
     def json(self) -> Any:
@@ -118,13 +110,13 @@ class Item(NamedTuple):
         return json.loads(self.value)
 
 
-def item_of(found: kv_pb2.KeyValue) -> Item:
+def to_item(found: kv_pb2.KeyValue) -> Item:
     """Return a key as the server sends it."""
     return Item(found.key, found.value, found.version, found.expires_ns, found.lease_id)
 
 
 class Version(NamedTuple):
-    """A past version of a key; the value is None where it was deleted."""
+    """A past version of a key; the value is None if it was deleted or has expired."""
 
     version: int
     value: bytes | None
@@ -133,22 +125,23 @@ class Version(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Where a write stands in the log."""
+    """A write's place in the log; ``duplicate``: it was a retry of an earlier write."""
 
     shard: int
     index: int
     duplicate: bool = False
 
 
-def written_of(header: common_pb2.WriteHeader) -> Written:
-    """Return where a write stands as the server says it."""
+def to_written(header: common_pb2.WriteHeader) -> Written:
+    """Convert a write's place in the log from protobuf."""
     return Written(header.shard, header.index, header.duplicate)
 
 
 class TxnResult(NamedTuple):
-    """What a transaction did: one result for each operation of the branch that was taken.
+    """What a transaction did: one result for each operation of the branch that was carried out.
 
-    A get has an ``Item`` or None, a counter its number, an append the size, a delete the count.
+    A get has an ``Item`` or None, an increment its number, an append the size, a delete the count.
+    ``succeeded`` says whether all conditions held.
     """
 
     succeeded: bool
@@ -157,7 +150,7 @@ class TxnResult(NamedTuple):
 
 
 class LeaseInfo(NamedTuple):
-    """A lease and the keys that go with it."""
+    """A lease: its lifetime, when it expires, and its keys."""
 
     ttl_s: float
     expires_ns: int
@@ -165,14 +158,14 @@ class LeaseInfo(NamedTuple):
 
 
 class Enqueued(NamedTuple):
-    """A message that is in its queue; ``deduplicated``: it was there already."""
+    """The id of an enqueued message; ``deduplicated``: it is that of an earlier one."""
 
     message_id: int
     deduplicated: bool = False
 
 
 class Message(NamedTuple):
-    """A message of a queue, leased or looked at; ``token`` settles it."""
+    """A message of a queue, leased or peeked at; ``token`` is needed to settle it."""
 
     message_id: int
     body: bytes
@@ -193,7 +186,10 @@ class Message(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """What became of a message that was to be settled; no reason: it is done."""
+    """The outcome of settling a message: ``reason`` is empty if it was settled.
+
+    ``dead``: it has failed too often and is not retried.
+    """
 
     message_id: int
     reason: str = ""
@@ -201,7 +197,7 @@ class Settled(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Where a record stands; ``duplicate``: the producer had sent it before."""
+    """The place of an appended record; ``duplicate``: the producer had sent it before."""
 
     offset: int
     partition: int = 0
@@ -209,7 +205,7 @@ class Appended(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Records that are gone, and why."""
+    """A range of records that were deleted, and why."""
 
     first_offset: int
     last_offset: int
@@ -217,7 +213,7 @@ class Gap(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A record of a stream; with ``gap`` it stands for records that are gone."""
+    """A record of a stream; with ``gap`` it stands for records that were deleted."""
 
     offset: int
     value: bytes
@@ -235,53 +231,53 @@ class Record(NamedTuple):
         return json.loads(self.value)
 
 
-# Queue values
+# Queues
 
 _STATES = {
     queue_pb2.MESSAGE_STATE_READY: "ready",
     queue_pb2.MESSAGE_STATE_DELAYED: "delayed",
     queue_pb2.MESSAGE_STATE_LEASED: "leased",
 }
-# What the server takes in one request.
+# Messages that the server accepts in one request.
 MESSAGES_MAX = 1_000
-# What a message takes in a request to settle it, about.
+# About the bytes that a message takes in a request to settle it.
 ITEM_SIZE = 24
-# Why a single message cannot be settled, and the others of its request can.
+# Reasons that concern one message of a request; the others are settled.
 REASONS_OF_ONE = frozenset(("LEASE_TOKEN_STALE", "MESSAGE_UNKNOWN", "MESSAGE_LEASED"))
-# Codes of google.rpc for refusals of single messages.
+# google.rpc codes for refusals of single messages.
 _NOT_FOUND = 5
 _FAILED_PRECONDITION = 9
 
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """What a queue is set to do; the defaults are those of the server."""
+    """Settings of a queue; the defaults are those of the server."""
 
-    # Failures after which a message is dead (0: never), and the queue that takes it then.
+    # Failed deliveries after which a message is dead (0: never), and the queue it then goes to.
     max_deliveries: int = 0
     dead_letter_queue: str = ""
 
-    # Length of a lease that asks for none.
+    # Length of a lease if the consumer does not say otherwise.
     visibility_s: float = 30.0
 
-    # Waiting that makes up for one step of priority; 0: priority is strict.
+    # Waiting this long counts as one step of priority; 0: priority is strict.
     ageing_s: float = 0.0
 
-    # Lifetime of a message that brings none; 0: none.
+    # Lifetime of a message that does not say its own; 0: no limit.
     ttl_s: float = 0.0
 
-    # How long a dedup id is remembered, and how many of them; 0 of them: no dedup.
+    # How long a dedup id is remembered, and how many at most; 0 of them: no deduplication.
     dedup_window_s: float = 300.0
     dedup_max: int = 100_000
 
-    # Messages that the queue may hold; 0: no limit.
+    # The most messages that the queue may hold; 0: no limit.
     messages_max: int = 0
 
-    # Delay after the first, second, … failure; the last repeats.
+    # Delay after the first, second, … failed delivery; the last value repeats.
     backoff_s: Sequence[float] = ()
 
     def put(self, config: queue_pb2.QueueConfig) -> None:
-        """Write it into a request."""
+        """Fill in the protobuf message."""
         config.max_deliveries = self.max_deliveries
         config.dead_letter_queue = self.dead_letter_queue
         config.visibility_ms = milliseconds(self.visibility_s)
@@ -293,8 +289,8 @@ class QueueConfig:
         config.backoff_ms.extend(milliseconds(each) for each in self.backoff_s)
 
 
-def config_of(config: queue_pb2.QueueConfig) -> QueueConfig:
-    """Return settings as the server sends them."""
+def to_queue_config(config: queue_pb2.QueueConfig) -> QueueConfig:
+    """Convert a queue's settings from protobuf."""
     default = QueueConfig()
     return QueueConfig(
         config.max_deliveries,
@@ -311,7 +307,7 @@ def config_of(config: queue_pb2.QueueConfig) -> QueueConfig:
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """A queue and how it is doing: what is there now, and what has been since it was created."""
+    """A queue: its settings, what it holds now, and counts since it was created."""
 
     queue: str
     queue_id: int
@@ -330,15 +326,15 @@ class QueueInfo:
     purged: int
     deduplicated: int
 
-    # Of a queue that takes dead letters: those that came, and those that were redriven.
+    # For a dead-letter queue: messages that arrived, and those that were redriven.
     arrived: int
     moved: int
 
 
-def info_of(info: queue_pb2.QueueInfo) -> QueueInfo:
-    """Return a queue as the server describes it."""
+def to_queue_info(info: queue_pb2.QueueInfo) -> QueueInfo:
+    """Convert a queue's state from protobuf."""
     return QueueInfo(
-        info.queue, info.queue_id, config_of(info.config), info.paused,
+        info.queue, info.queue_id, to_queue_config(info.config), info.paused,
         info.ready_count, info.delayed_count, info.leased_count, info.oldest_ns,
         info.enqueued_count, info.redriven_count, info.acked_count, info.expired_count,
         info.dead_count, info.cancelled_count, info.purged_count, info.deduplicated_count,
@@ -348,32 +344,32 @@ def info_of(info: queue_pb2.QueueInfo) -> QueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """A message to be enqueued."""
+    """A message to be enqueued, with everything that can be set for it."""
 
     body: Value
 
     # 0 is the most urgent, 15 the least.
     priority: int = 8
 
-    # When it is given out: after a delay, or at a time.
+    # Deliver it after a delay, or at a time.
     delay_s: float = 0.0
     at_ns: int = 0
 
-    # How long it lives; 0: as the queue says.
+    # Expire after this long; 0: the queue's setting.
     ttl_s: float = 0.0
 
-    # Two messages with the same id within the queue's window are one.
+    # A second message with the same id within the queue's window is dropped.
     dedup_id: Value = b""
 
-    # Messages of one group are given out in order, one at a time.
+    # Messages of one group are delivered in order, one at a time.
     group: Value = b""
 
-    # Tenants have equal shares of what is given out.
+    # Tenants get equal shares of deliveries.
     tenant: Value = b""
     headers: Mapping[str, Value] = field(default_factory=dict)
 
     def put(self, message: queue_pb2.NewMessage) -> None:
-        """Write it into a request."""
+        """Fill in the protobuf message."""
         message.body = to_bytes(self.body)
         if self.priority != 8:
             message.priority = self.priority
@@ -395,21 +391,21 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A message that a queue sends itself; the cron expression is in UTC."""
+    """A message that a queue enqueues by itself, when the cron expression (UTC) says so."""
 
     schedule_id: int
     cron: str
     next_ns: int
 
 
-def message_of(found: queue_pb2.Message) -> Message:
-    """Return a message as the server sends it."""
+def to_message(found: queue_pb2.Message) -> Message:
+    """Convert a message from protobuf."""
     return Message(
         found.message_id,
         found.body,
         found.token,
         found.delivery_count,
-        headers_of(found.headers),
+        to_headers(found.headers),
         found.priority,
         found.group,
         found.tenant,
@@ -420,31 +416,31 @@ def message_of(found: queue_pb2.Message) -> Message:
     )
 
 
-def headers_of(headers: Any) -> Mapping[str, bytes]:
-    """Return headers as a mapping."""
+def to_headers(headers: Any) -> Mapping[str, bytes]:
+    """Convert headers from protobuf."""
     return {header.name: header.value for header in headers} if headers else {}
 
 
-def settled_of(result: queue_pb2.SettleResult) -> Settled:
-    """Return what became of a message."""
+def to_settled(result: queue_pb2.SettleResult) -> Settled:
+    """Convert the outcome of settling a message from protobuf."""
     return Settled(result.message_id, result.reason, result.dead)
 
 
 def settled_in(result: pipeline_pb2.OperationResult) -> Sequence[queue_pb2.SettleResult]:
-    """Return what became of the messages of an operation."""
+    """Return the outcomes for the messages of a settling operation."""
     results: Sequence[queue_pb2.SettleResult] = result.settle.results
     return results
 
 
 def to_enqueued(found: queue_pb2.EnqueueResult) -> Enqueued:
-    """Return what came of a message; raises if it was refused."""
+    """Convert the result of an enqueue from protobuf; raise if the message was refused."""
     if found.HasField("error"):
         raise error_of_result(found.error)
     return Enqueued(found.message_id, found.deduplicated)
 
 
-def error_of_settled(settled: Settled) -> OnelogError:
-    """Return why a message could not be settled."""
+def to_settle_error(settled: Settled) -> OnelogError:
+    """Return the exception for a message that could not be settled."""
     reason, message = settled.reason, f"message {settled.message_id} is not settled"
     if reason in ("LEASE_LOST", "LEASE_TOKEN_STALE"):
         return LeaseLost(message, reason=reason)
@@ -452,22 +448,22 @@ def error_of_settled(settled: Settled) -> OnelogError:
     return make_error(_NOT_FOUND if is_missing else _FAILED_PRECONDITION, message, reason)
 
 
-# Stream values
+# Streams
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What of a stream is kept; 0: no bound."""
+    """How much of a stream is kept: by age, bytes and records; 0: no bound."""
 
     age_s: float = 0.0
     size_max: int = 0
     count_max: int = 0
 
-    # Whether records go that a consumer group has not done yet.
+    # Whether to delete records that a consumer group has not processed yet.
     past_groups: bool = False
 
     def put(self, retention: stream_pb2.Retention) -> None:
-        """Write it into a request."""
+        """Fill in the protobuf message."""
         retention.age_ms = milliseconds(self.age_s)
         retention.size_max = self.size_max
         retention.count_max = self.count_max
@@ -476,7 +472,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """One partition: the lowest offset that is kept and the newest one; 0: there is none."""
+    """One partition: its lowest and highest offset (0: it is empty), records and bytes."""
 
     partition: int
     first_offset: int
@@ -487,7 +483,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """A stream and what is in it."""
+    """A stream: its retention, partitions and consumer groups."""
 
     stream: str
     stream_id: int
@@ -496,8 +492,8 @@ class StreamInfo:
     groups: tuple[str, ...]
 
 
-def stream_info_of(info: stream_pb2.StreamInfo) -> StreamInfo:
-    """Return a stream as the server describes it."""
+def to_stream_info(info: stream_pb2.StreamInfo) -> StreamInfo:
+    """Convert a stream's state from protobuf."""
     kept = info.retention
     return StreamInfo(
         info.stream,
@@ -515,7 +511,7 @@ def stream_info_of(info: stream_pb2.StreamInfo) -> StreamInfo:
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """A record to be appended: records of one key are in one partition."""
+    """A record to be appended; records with the same key are in the same partition."""
 
     value: Value
     key: Value | None = None
@@ -524,7 +520,7 @@ class NewRecord:
     partition: int | None = None
 
     def put(self, record: stream_pb2.NewRecord) -> None:
-        """Write it into a request."""
+        """Fill in the protobuf message."""
         record.value = to_bytes(self.value)
         if self.key is not None:
             record.key = to_bytes(self.key)
@@ -538,7 +534,10 @@ class NewRecord:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """Who appends, across restarts: each start raises the epoch, and counts sequences from 1."""
+    """Identifies a producer across restarts, so that no record is appended twice.
+
+    Each start of the program raises the epoch and counts sequences from 1.
+    """
 
     producer_id: int
     epoch: int
@@ -547,14 +546,14 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """Which records are wanted; everything that is given must fit."""
+    """Selects records: one of the keys, one of the tags and all headers must match, if given."""
 
     keys: tuple[Value, ...] = ()
     tags: tuple[str, ...] = ()
     headers: Mapping[str, Value] = field(default_factory=dict)
 
     def put(self, message: stream_pb2.RecordFilter) -> None:
-        """Write it into a request."""
+        """Fill in the protobuf message."""
         message.keys.extend(to_bytes(key) for key in self.keys)
         message.tags.extend(self.tags)
         for name, value in self.headers.items():
@@ -563,9 +562,9 @@ class RecordFilter:
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """What a consumer group is set to do."""
+    """Settings of a consumer group."""
 
-    # Any member may take from any partition; otherwise each partition has one member.
+    # Any member may fetch from any partition; otherwise each partition belongs to one member.
     shared: bool = False
 
     # Deliveries after which a record goes to the dead-letter stream; 0: never.
@@ -573,7 +572,7 @@ class GroupConfig:
     dead_letter_stream: str = ""
 
     def put(self, config: stream_pb2.GroupConfig) -> None:
-        """Write it into a request."""
+        """Fill in the protobuf message."""
         config.shared = self.shared
         config.max_deliveries = self.max_deliveries
         config.dead_letter_stream = self.dead_letter_stream
@@ -581,7 +580,7 @@ class GroupConfig:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One member of a group."""
+    """One member of a consumer group."""
 
     member_id: int
     partitions: tuple[int, ...]
@@ -591,7 +590,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupPartition:
-    """How far a group is in one partition."""
+    """The progress of a consumer group in one partition."""
 
     partition: int
     committed_offset: int
@@ -602,7 +601,7 @@ class GroupPartition:
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """A consumer group and how far it is."""
+    """A consumer group: its settings, members and progress."""
 
     config: GroupConfig
     generation: int
@@ -610,8 +609,8 @@ class GroupInfo:
     partitions: tuple[GroupPartition, ...]
 
 
-def group_info_of(answer: stream_pb2.GetGroupResponse) -> GroupInfo:
-    """Return a group as the server describes it."""
+def to_group_info(answer: stream_pb2.GetGroupResponse) -> GroupInfo:
+    """Convert a consumer group's state from protobuf."""
     config = answer.config
     return GroupInfo(
         GroupConfig(config.shared, config.max_deliveries, config.dead_letter_stream),
@@ -633,8 +632,8 @@ def group_info_of(answer: stream_pb2.GetGroupResponse) -> GroupInfo:
     )
 
 
-def record_of(found: stream_pb2.Record) -> Record:
-    """Return a record as the server sends it."""
+def to_record(found: stream_pb2.Record) -> Record:
+    """Convert a record from protobuf."""
     gap = None
     if found.HasField("gap"):
         gap = Gap(found.gap.first_offset, found.gap.last_offset, found.gap.reason)
@@ -643,7 +642,7 @@ def record_of(found: stream_pb2.Record) -> Record:
         found.value,
         found.key if found.HasField("key") else None,
         found.partition,
-        headers_of(found.headers),
+        to_headers(found.headers),
         found.tag,
         found.timestamp_ns,
         found.stream,
@@ -653,13 +652,13 @@ def record_of(found: stream_pb2.Record) -> Record:
 
 
 def to_appended(found: stream_pb2.AppendResult) -> Appended:
-    """Return where a record stands; raises if it was refused."""
+    """Convert the result of an append from protobuf; raise if the record was refused."""
     if found.HasField("error"):
         raise error_of_result(found.error)
     return Appended(found.offset, found.partition, found.duplicate)
 
 
-# Kv requests
+# Requests about keys
 
 Path = str | int | Sequence[str | int]
 
@@ -722,7 +721,7 @@ def fill_count(
     lower_to: int | None = None,
     raise_to: int | None = None,
 ) -> None:
-    """Fill in a change of a number; exactly one of the changes is given."""
+    """Fill in a change of a number; exactly one change must be given."""
     request.key = to_bytes(key)
     if add is not None:
         request.add = add
@@ -743,7 +742,7 @@ def fill_set_json(
 ) -> None:
     """Fill in a change of a part of a document."""
     request.key = to_bytes(key)
-    put_path(request.path, path)
+    fill_path(request.path, path)
     request.json = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     request.create_parents = create_parents
 
@@ -751,11 +750,11 @@ def fill_set_json(
 def fill_delete_json(request: kv_pb2.SetJsonRequest, key: Key, path: Path) -> None:
     """Fill in the removal of a part of a document."""
     request.key = to_bytes(key)
-    put_path(request.path, path)
+    fill_path(request.path, path)
 
 
-def put_path(message: kv_pb2.JsonPath, path: Path) -> None:
-    """Write the way into a document: member names and element numbers."""
+def fill_path(message: kv_pb2.JsonPath, path: Path) -> None:
+    """Fill in a path into a document: member names and element numbers."""
     for step in (path,) if isinstance(path, str | int) else path:
         if isinstance(step, str):
             message.steps.add().member = step
@@ -763,10 +762,10 @@ def put_path(message: kv_pb2.JsonPath, path: Path) -> None:
             message.steps.add().element = step
 
 
-def put_range(
+def fill_range(
     message: kv_pb2.KeyRange, prefix: Key | None, start: Key | None, end: Key | None
 ) -> None:
-    """Write a range of keys: those with a prefix, or from ``start`` to before ``end``."""
+    """Fill in a range of keys: those with a prefix, or from ``start`` to before ``end``."""
     if prefix is not None and (start is not None or end is not None):
         raise InvalidArgument("a range is a prefix, or start and end", reason="RANGE_INVALID")
     if prefix is not None:
@@ -777,7 +776,7 @@ def put_range(
         message.end = to_bytes(end)
 
 
-def put_condition(
+def fill_condition(
     message: kv_pb2.Condition,
     key: Key,
     *,
@@ -786,7 +785,7 @@ def put_condition(
     value: Value | None = None,
     comparison: str = "==",
 ) -> None:
-    """Write a condition; exactly one test is given."""
+    """Fill in a condition; exactly one test must be given."""
     if comparison not in _COMPARISONS:
         raise InvalidArgument(
             f"{comparison!r} is none of {' '.join(_COMPARISONS)}", reason="COMPARISON_INVALID"

@@ -1,16 +1,12 @@
 """One watch over all models: ``client.watch()``.
 
-Events come once and in the order of each shard's log, across reconnects and leader changes. After
-each event ``cursor`` says where to go on after it; kept somewhere, it lets another process do so.
+Events arrive once and in the order of each shard's log, across reconnects and leader changes. After
+each event ``cursor`` is where to continue; another process can store it and continue there.
 
-Resume
-------
-Where a reader of several shards is: a cursor of the server, and what was taken after it.
-
-A server sends a cursor with each answer: everything up to it was sent. Users take one event after
-the other, and may stop in the middle of an answer. So a resume point is the cursor of the answer
-before, and for each shard how many of its events were taken since; a reader that resumes there
-skips so many. Within a shard the order is always the same, so none is lost and none comes twice.
+The server sends a cursor with each answer: everything up to it was sent. But a user may stop in the
+middle of an answer. So a ``ResumePoint`` is the cursor of the previous answer, and for each shard
+the number of its events taken since; a reader that resumes there skips that many. The order within
+a shard is always the same, so no event is lost or repeated.
 """
 
 import struct
@@ -23,20 +19,20 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
-from onelog.client.timeseries import SeriesData, data_of
+from onelog.client.timeseries import SeriesData, to_series_data
 from onelog.client.validation import refuse_unsendable
-from onelog.client.values import Item, Key, Record, item_of, milliseconds, record_of, to_bytes
+from onelog.client.values import Item, Key, Record, milliseconds, to_bytes, to_item, to_record
 from onelog.errors import InvalidArgument, OutOfRange
 from onelog.v1 import admin_pb2, common_pb2, log_pb2, pipeline_pb2
 
-# version, number of shards; then for each of these the shard and how many to skip; then the cursor
+# Version, number of shards; then of each shard its number and how many to skip; then the cursor.
 _HEAD = struct.Struct("<BH")
 _SKIP = struct.Struct("<IQ")
 _VERSION = 1
 
 
 def token_at(indexes: Mapping[int, int]) -> bytes:
-    """Return a token for what follows an index of each shard; 0: everything that is kept."""
+    """Return the token that continues after an index of each shard; 0: from the oldest entry."""
     point = ResumePoint()
     positions = [common_pb2.Position(shard=shard, index=at) for shard, at in indexes.items()]
     point.arrive(common_pb2.Cursor(positions=positions))
@@ -44,7 +40,7 @@ def token_at(indexes: Mapping[int, int]) -> bytes:
 
 
 class ResumePoint:
-    """See the module's text."""
+    """The position of a reader of several shards: a server's cursor, and events taken since."""
 
     def __init__(self, token: bytes | None = None) -> None:
         self._cursor = common_pb2.Cursor()
@@ -53,19 +49,14 @@ class ResumePoint:
         if token is not None:
             self._read(token)
 
-    @property
-    def has_cursor(self) -> bool:
-        """Whether there is a place to go on from."""
-        return bool(self._cursor.positions)
-
     def reopen(self, cursor: common_pb2.Cursor) -> None:
-        """Write the cursor of a request that goes on here."""
+        """Fill in the cursor of a request that continues here."""
         cursor.CopyFrom(self._cursor)
-        # The server sends all that follows its cursor again.
+        # The server repeats everything after its cursor.
         self._skip = dict(self._taken)
 
     def is_new(self, shard: int) -> bool:
-        """Tell whether the next event of a shard is one that was not taken yet, and take it."""
+        """Take the next event of a shard; return whether it is new, not a repeated one."""
         left = self._skip.get(shard, 0)
         if left:
             self._skip[shard] = left - 1
@@ -74,14 +65,14 @@ class ResumePoint:
         return True
 
     def arrive(self, cursor: common_pb2.Cursor) -> None:
-        """All events of an answer were taken."""
+        """Advance to the cursor of an answer whose events were all taken."""
         if cursor.positions:
             self._cursor.CopyFrom(cursor)
-            # What was taken before the stream broke and has not come again is behind the cursor.
+            # Events taken before the stream broke and not repeated yet are after this cursor.
             self._taken = {shard: left for shard, left in self._skip.items() if left}
 
     def token(self) -> bytes:
-        """Return it as bytes, to be stored."""
+        """Return the position as bytes, to be stored."""
         taken = sorted(self._taken.items())
         skips = b"".join(_SKIP.pack(shard, count) for shard, count in taken)
         cursor: bytes = self._cursor.SerializeToString()
@@ -102,7 +93,7 @@ class ResumePoint:
 
 # Watch
 
-# A node that drops entries between being asked for its oldest and the watch is asked again.
+# A node may drop its oldest entries after it was asked for them and before the watch begins.
 START_TRIES = 5
 
 Model = Literal["kv", "queue", "stream", "ts"]
@@ -117,7 +108,7 @@ _OWNERS: dict[Model, log_pb2.Owner] = {
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What to watch: a model, all of it or one name, or names with a prefix."""
+    """What to watch: all of a model, one name, or the names with a prefix."""
 
     model: Model
     name: Key | None = None
@@ -126,7 +117,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened: ``kind`` to ``name`` in a model.
+    """A change: ``kind`` says what happened to ``name`` in ``model``.
 
     Kinds of kv are put, deleted, expired; the others are those of the protos in lower case.
     """
@@ -139,11 +130,11 @@ class Event:
     index: int
     timestamp_ns: int
 
-    # Of kv: the key as it is now, and as it was if that was asked for.
+    # For kv: the key after the change, and before it if the watch asked for that.
     item: Item | None = None
     previous: Item | None = None
 
-    # Of a queue, a stream, a measurement.
+    # For a queue, a stream, a measurement.
     message_ids: tuple[int, ...] = ()
     record: Record | None = None
     points: tuple[SeriesData, ...] = field(default=())
@@ -183,7 +174,7 @@ class AsyncWatch:
 
     @property
     def cursor(self) -> bytes:
-        """Where to go on after the last event that was taken."""
+        """Where to continue after the last event: pass it to another watch."""
         return self._point.token()
 
     def __aiter__(self) -> Self:
@@ -197,7 +188,7 @@ class AsyncWatch:
         return event
 
     async def start(self) -> None:
-        """Wait until the watch has begun: what happens from now on is seen."""
+        """Wait until the watch has begun: it will see every change from now on."""
         if self._events is None:
             self._events = self._run()
             await anext(self._events)
@@ -227,14 +218,14 @@ class AsyncWatch:
                         has_begun = has_begun or event is None
                         yield event
             except OutOfRange:
-                # A node may drop what it had when it was asked; another one has other snapshots.
+                # The node dropped its oldest entries meanwhile; another node keeps others.
                 if has_begun or not self._from_start or not tries_left:
                     raise
             else:
                 return
 
     async def _find_start(self) -> str:
-        """Go to the oldest entries of a node whose events can be told; return its endpoint."""
+        """Set the position to the oldest entries that a node can replay; return its endpoint."""
         connection = self._connection
         target = connection.topology.any_endpoint()
         status = await connection.calls.unary(
@@ -244,7 +235,7 @@ class AsyncWatch:
             route=lambda: target,
             is_repeatable=True,
         )
-        # While a log is whole its first entry is replayed, else what follows the oldest snapshot.
+        # A log that is still complete replays from its first entry, else from the oldest snapshot.
         kept = {
             each.shard: each.snapshots.first_as_of_index if each.first_index > 1 else 0
             for each in status.shards
@@ -273,23 +264,23 @@ class AsyncWatch:
             async for answer in answers:
                 if not has_begun:
                     has_begun = True
-                    if not answer.events:  # the first has none: from here on nothing is missed
+                    if not answer.events:  # it only says where the watch begins
                         point.arrive(answer.cursor)
                     yield None
                 for event in answer.events:
                     if point.is_new(event.shard):
-                        yield event_of(event)
+                        yield to_event(event)
                 point.arrive(answer.cursor)
 
 
-def event_of(event: pipeline_pb2.Event) -> Event:
-    """Return an event as the server sends it."""
+def to_event(event: pipeline_pb2.Event) -> Event:
+    """Convert an event from protobuf."""
     place = (event.namespace, event.shard, event.index, event.timestamp_ns)
     match event.WhichOneof("event"):
         case "key":
             key = event.key
-            item = item_of(key.item) if key.HasField("item") else None
-            previous = item_of(key.previous) if key.HasField("previous") else None
+            item = to_item(key.item) if key.HasField("item") else None
+            previous = to_item(key.previous) if key.HasField("previous") else None
             kind = "put" if item is not None else "expired" if key.expired else "deleted"
             return Event("kv", kind, key.key, *place, item=item, previous=previous)
         case "queue":
@@ -300,12 +291,12 @@ def event_of(event: pipeline_pb2.Event) -> Event:
         case "stream":
             stream = event.stream
             kind = _kind(pipeline_pb2.StreamEvent.Kind, stream.kind)
-            record = record_of(stream.record) if stream.HasField("record") else None
+            record = to_record(stream.record) if stream.HasField("record") else None
             return Event("stream", kind, stream.stream.encode(), *place, record=record)
         case _:
             series = event.series
             kind = _kind(pipeline_pb2.SeriesEvent.Kind, series.kind)
-            points = tuple(data_of(each) for each in series.points)
+            points = tuple(to_series_data(each) for each in series.points)
             return Event("ts", kind, series.measurement.encode(), *place, points=points)
 
 

@@ -1,14 +1,17 @@
-"""A worker: takes messages of a queue, several at a time, and settles each by what became of it.
+"""A worker: leases messages of a queue, runs a handler for each, and settles them.
 
-A handler that returns acknowledges its message, one that raises fails it with the reason, and
-``Reject`` says with which delay. While a handler runs its lease is extended; when the lease is lost
-nevertheless the handler is cancelled (a handler in a thread cannot be: it sees ``LeaseLost`` when
-its message is settled, which the worker only logs). ``stop`` takes no new messages, lets handlers
-finish for ``stop_timeout_s``, then cancels them and gives their messages back. What a lease gets
-that was on its way is given back as well: what no handler had is ready again when ``stop`` returns.
+When the handler returns, the message is acknowledged. When it raises, the delivery has failed, with
+the exception as the reason; ``Reject`` also sets the delay before the next one. The lease is
+extended while the handler runs. If it is lost nevertheless, the handler is cancelled. A handler in
+a thread cannot be cancelled; settling its message then fails with ``LeaseLost``, which the worker
+logs.
+
+``stop`` leases no more messages, gives handlers ``stop_timeout_s`` to finish, then cancels them and
+releases their messages. Messages that no handler received are released too, so they are ready
+again when ``stop`` returns.
 
 Handlers are coroutine functions, or plain functions, which run in threads. Delivery is at least
-once: a handler may see a message twice and must not mind.
+once: a handler may see a message twice and must be able to cope with that.
 """
 
 import asyncio
@@ -25,12 +28,16 @@ from onelog.errors import LeaseLost, NotFound, OnelogError
 _log = logging.getLogger("onelog.worker")
 
 POLL_S = 10.0
-EXTENSIONS = 3  # so often in a lease's length: one may be lost
+EXTENSIONS = 3  # in the length of one lease: one may be lost
 REASON_SIZE_MAX = 256
 
 
 class Reject(Exception):
-    """Raised by a handler: the message failed, and comes again after ``delay_s``."""
+    """Raise it in a handler to fail the delivery: the message is retried after ``delay_s``.
+
+    Without ``delay_s`` the queue's backoff applies. After ``max_deliveries`` failures the message
+    goes to the dead-letter queue.
+    """
 
     def __init__(self, reason: str = "", delay_s: float | None = None) -> None:
         super().__init__(reason)
@@ -39,30 +46,35 @@ class Reject(Exception):
 
 
 class Source(Protocol):
-    """What a worker needs of a queue."""
+    """The methods of a queue that a worker uses."""
 
     async def lease(
         self, count: int = 1, *, visibility_s: float | None = None, wait_s: float = 0.0
     ) -> list[Message]:
-        """Take messages."""
+        """Lease messages."""
 
     async def ack(self, message: Message) -> None:
-        """A message is done."""
+        """Acknowledge a message."""
 
     async def nack(
         self, message: Message, *, delay_s: float | None = None, reason: str = ""
     ) -> Settled:
-        """A message failed."""
+        """Record a failed delivery."""
 
     async def extend(self, message: Message, visibility_s: float | None = None) -> None:
-        """A lease is to last longer."""
+        """Extend a lease."""
 
     async def release(self, message: Message) -> None:
-        """Give a message back."""
+        """Release a message, so that it is ready again."""
 
 
 class AsyncWorker:
-    """See the module's text. ``run`` until ``stop``, or use it in ``with``."""
+    """Runs a handler for each message of a queue and settles it by the outcome.
+
+    A handler that returns acknowledges its message; one that raises fails the delivery, with
+    ``Reject`` after a delay of its choice. Leases are extended while handlers run. Call ``run``,
+    which returns after ``stop``, or use the worker in ``with``. Delivery is at least once.
+    """
 
     def __init__(
         self,
@@ -81,7 +93,7 @@ class AsyncWorker:
         self._concurrency = concurrency
         self._visibility_s = visibility_s
         self._stop_timeout_s = stop_timeout_s
-        self._left = limit or None  # messages that may still be taken
+        self._left = limit or None  # messages that may still be leased
         self._stopping = asyncio.Event()
         self._slots = asyncio.Semaphore(concurrency)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -92,16 +104,16 @@ class AsyncWorker:
 
     @property
     def done_count(self) -> int:
-        """Messages that were acknowledged."""
+        """The number of messages that were acknowledged."""
         return self._done_count
 
     @property
     def failed_count(self) -> int:
-        """Messages whose handler failed."""
+        """The number of messages whose handler failed."""
         return self._failed_count
 
     async def run(self) -> None:
-        """Work until ``stop``, or through ``limit`` messages; raises if there is no queue."""
+        """Work until ``stop`` or until ``limit`` messages are settled; NotFound without a queue."""
         if not inspect.iscoroutinefunction(self._handler):
             self._threads = ThreadPoolExecutor(self._concurrency, "onelog worker")
         stopping = asyncio.ensure_future(self._stopping.wait())
@@ -114,7 +126,7 @@ class AsyncWorker:
                 self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def stop(self) -> None:
-        """Take no new messages; returns when those under way are settled."""
+        """Lease no more messages; return when those under way are settled."""
         self._stopping.set()
         if self._running is not None:
             await self._running
@@ -128,7 +140,7 @@ class AsyncWorker:
         await self.stop()
 
     async def _take(self, stopping: "asyncio.Future[Any]") -> None:
-        """Lease messages for free slots until somebody says stop."""
+        """Lease messages for free slots until the worker is to stop."""
         backoff = Backoff(0.1, 5.0)
         while not self._stopping.is_set() and self._left != 0:
             if not await _unless(stopping, self._slots.acquire()):
@@ -165,7 +177,7 @@ class AsyncWorker:
         self._add(self._work(message), message)
 
     def _give_back(self, leasing: "asyncio.Future[list[Message]]") -> None:
-        """Release what a lease got in the moment in which ``run`` was cancelled."""
+        """Release messages that were leased just as ``run`` was cancelled."""
         if leasing.done() and not leasing.cancelled() and leasing.exception() is None:
             for message in leasing.result():
                 self._add(self._settle(self._queue.release(message), message), message)
@@ -189,7 +201,7 @@ class AsyncWorker:
         try:
             await handling
         except asyncio.CancelledError:
-            if lease.done():  # lost: it belongs to somebody else
+            if lease.done():  # lost: the message belongs to somebody else
                 return
             await asyncio.shield(self._settle(self._queue.release(message), message))
             raise
@@ -237,7 +249,7 @@ class AsyncWorker:
         return True
 
     async def _finish(self) -> None:
-        """Let handlers finish; cancel those that take too long."""
+        """Wait for the handlers; cancel those that take too long."""
         if not self._tasks:
             return
         await asyncio.wait(self._tasks, timeout=self._stop_timeout_s)
@@ -248,7 +260,7 @@ class AsyncWorker:
 
 
 async def _unless(stopping: "asyncio.Future[Any]", waiting: Awaitable[Any]) -> Any:
-    """Return what is waited for, or None if the worker is to stop first."""
+    """Return the result of ``waiting``, or None if the worker is to stop first."""
     task = asyncio.ensure_future(waiting)
     try:
         await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -263,5 +275,5 @@ async def _unless(stopping: "asyncio.Future[Any]", waiting: Awaitable[Any]) -> A
 
 
 def _text(reason: str) -> str:
-    """Cut a reason to what the server takes."""
+    """Cut a reason to the size that the server accepts."""
     return reason.encode()[:REASON_SIZE_MAX].decode(errors="ignore")

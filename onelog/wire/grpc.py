@@ -104,7 +104,7 @@ class Status:
     message: str = ""
     details: bytes | None = None  # a serialized google.rpc.Status
     metadata: Metadata = ()
-    # The peer guarantees that it has not looked at the call.
+    # The peer guarantees that it has not processed the call.
     is_unprocessed: bool = False
 
 
@@ -131,7 +131,7 @@ class Call(Stream):
         self.encoding = b""  # of compressed messages of the peer
         self.has_started = False  # headers of the answer were sent, or received
         self.input = bytearray()  # of a message that is not complete
-        self.skips = False  # what still comes is not looked at
+        self.skips = False  # the rest of the input is ignored
         self.is_announced = False  # server: CallStarted was given, and CallCancelled may follow
 
 
@@ -205,7 +205,7 @@ class PingAcknowledged:
 
 @dataclass(slots=True)
 class GoingAway:
-    """The peer takes no new calls; it has not looked at those above ``last_stream_id``."""
+    """The peer takes no new calls; it has not processed those above ``last_stream_id``."""
 
     last_stream_id: int
     code: int
@@ -229,12 +229,12 @@ Event = (
 class Inflation:
     """A compressed message on its way to what it was; the rest of it is in ``call.input``."""
 
-    __slots__ = ("call", "fed", "inflater", "is_end", "parts", "size", "size_told")
+    __slots__ = ("call", "fed", "inflater", "is_end", "parts", "size", "size_stated")
 
-    def __init__(self, call: Call, size_told: int, *, is_end: bool) -> None:
+    def __init__(self, call: Call, size_stated: int, *, is_end: bool) -> None:
         self.call = call
         self.is_end = is_end  # its frame was the last one of the stream
-        self.size_told = size_told
+        self.size_stated = size_stated
         self.inflater = zlib.decompressobj(_GZIP)
         self.fed = 0
         self.parts: list[bytes] = []
@@ -250,15 +250,15 @@ class Inflation:
         if not piece:
             piece = bytes(data[begin : min(begin + GZIP_INPUT_BYTES, stop)])
             self.fed += len(piece)
-        # One byte more than it says: whoever lies is found out.
-        room = min(GZIP_STEP_BYTES, self.size_told + 1 - self.size)
+        # One byte more than it says: a peer that lies is found out.
+        room = min(GZIP_STEP_BYTES, self.size_stated + 1 - self.size)
         found = inflater.decompress(piece, room)
         self.parts.append(found)
         self.size += len(found)
         is_fed = at + self.fed == stop
         is_whole = inflater.eof and is_fed and not inflater.unused_data
         is_short = is_fed and not inflater.unconsumed_tail and len(found) < room
-        if self.size > self.size_told or (not is_whole and (inflater.eof or is_short)):
+        if self.size > self.size_stated or (not is_whole and (inflater.eof or is_short)):
             raise zlib.error("not one member of gzip")
         return is_whole
 
@@ -433,23 +433,23 @@ class GrpcConnection(Http2Connection):
             self._refuse(call, Status(INTERNAL, "a message is marked as compressed, and is not"))
             return None
         size, limit = stop - at, self._message_max
-        told = int.from_bytes(call.input[max(at, stop - GZIP_LENGTH_SIZE) : stop], "little")
+        stated = int.from_bytes(call.input[max(at, stop - GZIP_LENGTH_SIZE) : stop], "little")
         most = GZIP_RATIO_MAX * size
         if most <= GZIP_STEP_BYTES:
-            told = min(most, limit)  # it is inflated before it is judged, which takes no time
-        elif told > most:
+            stated = min(most, limit)  # it is inflated before it is judged, which takes no time
+        elif stated > most:
             self._refuse(call, Status(INTERNAL, "a message cannot be decompressed"))
             return None
         # A window limits what is on its way, and not what becomes of it here.
         room = max(0, self.limits.buffered_bytes_max + CONNECTION_WINDOW - self.buffered_bytes)
-        if told > limit:
+        if stated > limit:
             self._spend_control(_inflation_charge(limit + 1, size))
             self._too_large(call, limit + 1)
-        elif told > room:
-            self._spend_control(_inflation_charge(told, size))
+        elif stated > room:
+            self._spend_control(_inflation_charge(stated, size))
             self._refuse(call, Status(RESOURCE_EXHAUSTED, "too many messages are not taken"))
         else:
-            return Inflation(call, told, is_end=is_end)
+            return Inflation(call, stated, is_end=is_end)
         return None
 
     def _continue(self) -> None:
@@ -735,7 +735,7 @@ class ServerConnection(GrpcConnection):
             self._send_headers(call, block)
 
     def _end(self, call: Call, block: bytes) -> None:
-        """Send trailers; what the client still sends is not looked at."""
+        """Send trailers; the rest of the input is ignored."""
         if not call.is_remote_over:
             self._skip(call)
         self._send_headers(call, block, is_end=True)
@@ -762,7 +762,7 @@ class ServerConnection(GrpcConnection):
             fields = [(b":status", status), (b"content-type", b"text/plain")]
             self._end(call, encode_headers(fields))
         elif head.size > limits.header_bytes_max:
-            self._spend_control(head.size // HEADER_BYTES_PER_FRAME)  # it was told before
+            self._spend_control(head.size // HEADER_BYTES_PER_FRAME)  # the limit was announced
             text = f"headers of {head.size} bytes, limit {limits.header_bytes_max}"
             self.finish(call, Status(RESOURCE_EXHAUSTED, text))
         elif head.refusal is not None:

@@ -26,7 +26,7 @@ TABLE_OFF = b"\x20"
 TABLE_UPDATES_MAX = 2
 # Of a text that is repeated to the peer that sent it.
 SHOWN_MAX = 128
-# What a peer may keep in our decoder's table; the default of the RFC, which nobody has to be told.
+# What a peer may keep in our decoder's table; the default of the RFC, which needs no announcement.
 TABLE_BYTES_MAX = 4096
 # Of one connection; a client has a block for each method, with and without a deadline.
 CACHED_BLOCKS_MAX = 128

@@ -13,10 +13,10 @@ Invariants:
 * What was received and not released is at most ``buffered_bytes_max`` and one connection window:
   beyond that the peer gets no more credit.
 * An error of the connection ends it: GOAWAY is the last thing in the output, ``is_closed`` is set,
-  and no byte that comes later is looked at.
+  and later input is ignored.
 
 A peer can waste our time with frames that cost it nothing (settings, pings, resets, empty frames).
-Each kind takes from a budget, which ``tick`` refills; whoever overdraws it is sent away with
+Each kind takes from a budget, which ``tick`` refills; a peer that overdraws it is disconnected with
 ENHANCE_YOUR_CALM. Frames that take us longer than others count as several, in budgets and in what
 one ``receive`` handles. Nothing here reads a clock.
 """
@@ -154,6 +154,11 @@ class Stream:
         self.waiting: deque[tuple[memoryview, bool] | bytes] | None = None
         # Bytes that ``content-length`` has promised and that have not come; None: nothing promised.
         self.content_left: int | None = None
+
+    @property
+    def kept_bytes(self) -> int:
+        """What this stream holds: headers, and data on its way in or out."""
+        return self.head_bytes + self.buffered + self.unsent_bytes
 
 
 class Http2Connection:
@@ -422,7 +427,7 @@ class Http2Connection:
         self._last_peer_id = stream_id
         if self._goaway_id is not None:
             self._spend_control()
-            return  # 6.8: its client will hear that it was not looked at
+            return  # 6.8: its client learns that it was not processed
         self._headers_received(stream_id, head, is_end)
 
     def _on_priority(self, _flags: int, stream_id: int, payload: bytes) -> None:
@@ -693,7 +698,7 @@ class Http2Connection:
         """Send what waits, one frame of each stream in turn, as far as the windows allow.
 
         A stream whose own window is used leaves the turn until that grows: otherwise a peer could
-        make us look at a thousand of them for each byte that it allows.
+        make us scan a thousand of them for each byte that it allows.
         """
         ready = self._ready
         while ready and self._send_window > 0 and not self._is_held:

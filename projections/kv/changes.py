@@ -1,27 +1,27 @@
-"""What entries did to keys, for those who tell others of it: the recent past, not state.
+"""What recent entries did to keys, for watches and replays. It is a cache, not state.
 
-Most of it can be read off the log: a put says itself what it wrote. What a counter became, which
-keys a range, a lease or an expiry took away, which list of a transaction ran: only apply knows,
-and notes it here. Values are referred to, not copied. Nothing here is hashed or saved; a replay
-makes it again, and ``complete_from`` says from which index on nothing is missing.
+Most changes can be read from the log: a put itself says what it wrote. Only apply knows a counter's
+new value, which keys a range, a lease or an expiry removed, and which list of a transaction ran, so
+it notes these here. Values are referenced, not copied. Nothing here is hashed or saved; a replay
+makes it again, and ``complete_from`` is the index from which on nothing is missing.
 
-Entries that were taken back (a refused batch or transaction) may have left notes. They are void in
-the log, and whoever asks skips those.
+Entries that were rolled back (a refused batch or transaction) may have left notes. They are void in
+the log, and readers skip void entries.
 
-With ``notes_all`` (``KV.note_all``) every change is noted, puts and new lifetimes included, and
-what the key was before it. That is for a replay, which takes the notes away after each entry.
+With ``notes_all`` (``KV.note_all``) every change is noted, puts and new lifetimes included, with
+the previous value of the key. A replay uses that, and removes the notes after each entry.
 """
 
 from collections import OrderedDict
 from typing import NamedTuple
 
-# Bytes of keys and values that one shard remembers, and what each note takes besides them.
+# Bytes of keys and values that one shard remembers, and the overhead of each note.
 CHANGES_SIZE_MAX = 8 << 20
 CHANGE_OVERHEAD = 250
 
 
 class Before(NamedTuple):
-    """What a key was before it changed."""
+    """Value and version of a key before it changed."""
 
     value: bytes
     version: int
@@ -30,7 +30,7 @@ class Before(NamedTuple):
 class Change(NamedTuple):
     """A version that an entry wrote; ``value`` is None where it deleted the key.
 
-    With ``notes_all`` also a new lifetime of a version that stays, which is ``version`` then.
+    With ``notes_all`` also a new lifetime of an existing version, which ``version`` names then.
     """
 
     namespace: str
@@ -40,7 +40,7 @@ class Change(NamedTuple):
     lease: int = 0
     expired: bool = False
     version: int = 0  # 0: the entry wrote it
-    before: Before | None = None  # None: the key did not exist, or nobody asks
+    before: Before | None = None  # None: the key did not exist, or not ``notes_all``
 
 
 class Changes:
@@ -61,17 +61,17 @@ class Changes:
 
     @property
     def size(self) -> int:
-        """The bytes that are referred to."""
+        """The bytes that the notes refer to."""
         return self._size
 
     def add(self, index: int, change: Change) -> None:
-        """Note what the entry at ``index`` did; forget the oldest if there is too much."""
+        """Note what the entry at ``index`` did; drop the oldest notes above the limit."""
         known = self._by_index.get(index)
         if known is None:
             self._by_index[index] = [change]
         else:
             known.append(change)
-        # Key and value, by their places: this is done for most changes.
+        # Key and value by position, which is faster than by name.
         self._size += CHANGE_OVERHEAD + len(change[1]) + len(change[2] or b"")
         while self._size > self.size_max:
             oldest, changes = self._by_index.popitem(last=False)
@@ -80,7 +80,7 @@ class Changes:
             self.complete_from = oldest + 1
 
     def get(self, index: int) -> list[Change]:
-        """Return what the entry did, the last word on each key, in the order of first touch."""
+        """Return the final change of each key by the entry, in the order of first change."""
         changes = self._by_index.get(index)
         if changes is None:
             return []
@@ -94,7 +94,7 @@ class Changes:
         return list(found.values())
 
     def reset(self, complete_from: int) -> None:
-        """Forget everything: what is known begins at an index."""
+        """Drop all notes; they are complete from this index on."""
         self._by_index.clear()
         self._size = 0
         self.complete_from = complete_from

@@ -1,14 +1,15 @@
-"""Operations on keys: what they are, their bytes, what they do, and how they are told to people.
+"""Operations on keys: commands, their bytes, what they do, and their descriptions.
 
 Each operation is described once, in ``KV_OPERATIONS``: its command, how its body is read and
-written, how it is carried out. Everything else is derived from that: decoders, what a transaction
+written, how it is executed. Everything else is derived from that: decoders, what a transaction
 may hold, handlers, descriptions, early answers. docs/payloads.md has the tables; golden files pin
 the bytes.
 
-Reading a body checks all that can be said without the state (sizes, counts, options, lifetimes).
-Carrying out decides first: it returns the outcome, and the version that is to be written, if any
+Decoding checks everything that does not depend on the state (sizes, counts, options, lifetimes).
+Execution decides before it writes: it returns the outcome, and the version to be written, if any
 (``Planned``). ``Store.write_versions`` then writes the versions of all entries of a span in one
-loop, each before the next is decided. Time is the entry's timestamp; a version is its index.
+loop, each before the next is decided. A refusal changes nothing. Time is the entry's timestamp; a
+version is the entry's index.
 """
 
 import codecs
@@ -74,7 +75,7 @@ OPTION_EXPECTED = 0x04
 OPTION_CREATE_PARENTS = 0x01
 
 COUNTER_DIGITS_MAX = 19
-KEY_SIZES_MAX = 1024  # of first bytes of puts that are remembered
+KEY_SIZES_MAX = 1024  # entries of the cache ``_KeySizes``
 SHOWN_BYTES_MAX = 60  # of one key or value
 OPERATIONS_SHOWN_MAX = 4  # of one list of a transaction
 
@@ -92,7 +93,7 @@ Fields = tuple[Any, ...]
 """The fields of a command, in their order."""
 
 Planned = tuple[Outcome, Write | None]
-"""What becomes of an operation, and the version that it writes."""
+"""The outcome of an operation, and the version that it writes, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """Change the lifetime of a key (0: it lives on) without a new version."""
+    """Change the lifetime of a key (0: no expiry) without a new version."""
 
     key: bytes
     ttl_ns: int
@@ -182,7 +183,7 @@ class LeaseGrant:
 
 @dataclass(frozen=True, slots=True)
 class LeaseKeepalive:
-    """Let a lease live for its lifetime from now on."""
+    """Renew a lease: its lifetime starts again now."""
 
     lease: int
 
@@ -205,7 +206,7 @@ class DeleteRange:
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Read a key inside of a transaction."""
+    """Read a key inside a transaction."""
 
     key: bytes
 
@@ -244,7 +245,7 @@ class PutMany:
     bodies: tuple[bytes, ...]
 
     def puts(self) -> list[Put]:
-        """Return what is to be put; raises ``BadPayload``."""
+        """Decode the puts; raises ``BadPayload``."""
         return [Put(*_parse_one_of_many(body)) for body in self.bodies]
 
 
@@ -252,7 +253,7 @@ Command = Nested | LeaseGrant | LeaseKeepalive | LeaseRevoke | Transaction | Put
 
 
 def prefix_end(prefix: bytes) -> bytes | None:
-    """Return the first key behind all keys that start with ``prefix``; None if there is none."""
+    """Return the first key after all keys that start with ``prefix``; None if there is none."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes((stem[-1] + 1,)) if stem else None
 
@@ -270,7 +271,7 @@ def encode_put(
 def put_bodies(
     keys: Sequence[bytes], values: Sequence[bytes], ttl_ns: int | None
 ) -> tuple[bytes, ...]:
-    """Return the bodies of puts that have nothing but a lifetime in common."""
+    """Return the bodies of puts without conditions that share one lifetime."""
     join, pack = b"".join, _OPTIONS.pack
     if ttl_ns is not None:
         heads = (_encode_options(key, ttl_ns, None, None) for key in keys)
@@ -314,7 +315,7 @@ def _put(
     lease: int | None,
     expected: int | None,
 ) -> Planned:
-    # What cannot be refused is not asked: below the limit of keys no put can exceed it.
+    # Skip the check where it cannot refuse: below the limit of keys no put can exceed it.
     is_near_limit = len(value) > store.value_size_max or len(store.records) >= store.keys_room
     if expected is not None or is_near_limit:
         refused = _refuse_version(store, key, expected) or _refuse_growth(store, key, len(value))
@@ -339,12 +340,12 @@ def _describe_put(
 
 
 def _is_blind_put(body: bytes) -> bool:
-    """A put with no expected version and no lease, either of which can make it fail."""
+    """Return whether a put has neither expected version nor lease, which can refuse it."""
     return bool(body) and not body[0] & (OPTION_EXPECTED | OPTION_LEASE)
 
 
 class _KeySizes(dict[bytes, int]):
-    """By the first bytes of a put's body: the size of the key if it is plain, else -1."""
+    """A cache from the first bytes of a put's body to the size of its key, -1 if it has options."""
 
     def __missing__(self, head: bytes) -> int:
         size = -1
@@ -366,7 +367,7 @@ def _put_plain(
 ) -> bool:
     """Write puts if all are without options and must succeed; else change nothing.
 
-    The payload of a put like that is the canonical item of what it writes. ``at_once``: all are of
+    The payload of such a put is the canonical item of what it writes. ``at_once``: all belong to
     the entry at ``index``; else each is an entry of its own.
     """
     body, key_at, count = len(prefix), len(prefix) + _OPTIONS.size, len(payloads)
@@ -400,7 +401,7 @@ def _put_plain(
     ):
         return False
     writes = zip(indexes, keys, payloads, value_ats, repeat(None), strict=False)
-    store.write_versions(writes, told=True, entry=entry)
+    store.write_versions(writes, is_described=True, entry=entry)
     return True
 
 
@@ -434,7 +435,7 @@ def _delete(store: Store, index: int, _time_ns: int, key: bytes, expected: int |
     refused = _refuse_version(store, key, expected)
     if refused is not None:
         return refused, None
-    if not store.version_of(key):
+    if not store.find_version(key):
         return APPLIED, None
     return _APPLIED_ONE, store.removal(index, key)
 
@@ -464,7 +465,7 @@ def _touch(
     refused = _refuse_version(store, key, expected)
     if refused is not None:
         return refused, None
-    if not store.version_of(key):
+    if not store.find_version(key):
         return Refused(Reason.KEY_NOT_FOUND), None
     store.rebind(key, index, deadline(timestamp_ns, ttl_ns) if ttl_ns else 0)
     return APPLIED, None
@@ -475,7 +476,7 @@ def _describe_touch(key: bytes, ttl_ns: int, expected: int | None) -> str:
     return f"let {shown_bytes(key)} live {how_long}{_options(expected=expected)}"
 
 
-# Numbers and bytes: a new value that follows from the one before, under its lifetime and lease
+# Numbers and bytes: the new value depends on the old one and keeps its lifetime and lease
 
 
 def _encode_number(key: bytes, number: int) -> bytes:
@@ -491,7 +492,7 @@ def _parse_number(data: bytes, at: int) -> Fields:
 
 def _increment(store: Store, index: int, _time_ns: int, key: bytes, delta: int) -> Planned:
     found = store.current(key)
-    before = _number_of(found)
+    before = _current_number(found)
     if before is None and found is not None:
         return Refused(Reason.NOT_A_NUMBER), None
     after = (before or 0) + delta
@@ -509,7 +510,7 @@ def _bound_number(
     operand: int,
 ) -> Planned:
     found = store.current(key)
-    before = _number_of(found)
+    before = _current_number(found)
     if before is None and found is not None:
         return Refused(Reason.NOT_A_NUMBER), None
     after = operand if before is None else choose(before, operand)
@@ -518,14 +519,14 @@ def _bound_number(
     return _change(store, index, key, found, b"%d" % after, applied(after))
 
 
-def _number_of(found: Current | None) -> int | None:
+def _current_number(found: Current | None) -> int | None:
     return None if found is None else parse_number(found[0])
 
 
 def parse_number(text: bytes) -> int | None:
-    """Return the number that a counter's text says; None for any other text.
+    """Parse the text of a counter; return None if it is no number.
 
-    Stricter than ``int()``, which takes spaces, underscores and digits of all scripts.
+    Stricter than ``int()``, which accepts spaces, underscores and digits of all scripts.
     """
     digits = text[1:] if text.startswith(b"-") else text
     if not digits.isdigit() or len(digits) > COUNTER_DIGITS_MAX:
@@ -654,7 +655,7 @@ def _delete_range(
         if len(doomed) == limit or visits == DELETE_RANGE_VISITS_MAX:
             next_key = key
             break
-        if store.version_of(key) and not key.startswith(KEYS_RESERVED):
+        if store.find_version(key) and not key.startswith(KEYS_RESERVED):
             doomed.append(key)
     store.remove(index, doomed)
     return Applied(len(doomed), next_key), None
@@ -717,10 +718,10 @@ def _get(store: Store, _index: int, _time_ns: int, key: bytes) -> Planned:
     return Applied(found[1].version, store.value(*found)), None
 
 
-# Transactions: compare, then or else, over many keys of one namespace. All conditions are judged
-# before anything is done. The operations of the chosen list run in order and see what those before
-# them did; when one is refused, the undo log takes everything back and the transaction is refused
-# as a whole. Inside of a batch it takes back its own part only; the batch decides about the rest.
+# Transactions: compare, then or else, over many keys of one namespace. All conditions are checked
+# before anything is done. The operations of the chosen list run in order and see the effect of
+# those before them. When one is refused, the undo log rolls everything back and the transaction is
+# refused as a whole. In a batch it rolls back its own part only; the batch decides about the rest.
 
 
 def _encode_transaction(
@@ -746,7 +747,7 @@ def _parse_transaction(data: bytes, at: int) -> Fields:
 
 def _read_operations(reader: Reader) -> tuple[Nested, ...]:
     operations: list[Nested] = []
-    ranged = 0  # keys that the list may delete by range: bounded for all of them together
+    ranged = 0  # keys that all range deletes of the list may visit
     for _ in range(reader.count(TRANSACTION_OPERATIONS_MAX)):
         kind = reader.number(U8)
         known = _BY_NUMBER.get(kind)
@@ -769,7 +770,7 @@ def _transact(
     then: tuple[Nested, ...],
     otherwise: tuple[Nested, ...],
 ) -> Planned:
-    """Run a transaction, wholly or not at all."""
+    """Run a transaction, all or nothing."""
     holds = first_failed(store, conditions) is None
     results: list[Outcome] = []
     size = 0
@@ -786,7 +787,7 @@ def _transact(
             refused = Refused(Reason.TRANSACTION_REFUSED, position, result.reason)
             break
         if write is not None:
-            store.write_versions((write,), entry=index, told=False)
+            store.write_versions((write,), entry=index, is_described=False)
         size += len(result.value or b"")
         if size > RESULT_SIZE_MAX:
             refused = Refused(Reason.RESULT_TOO_LARGE, RESULT_SIZE_MAX)
@@ -837,10 +838,10 @@ def _describe_transaction(
 
 
 # Many puts in one entry: one version, one checksum and one result for all of them. What a put costs
-# besides writing its key (header, checksum, session, answer) is paid once for the entry. All of it
-# is done or nothing is, and since a put without condition or lease can only be refused for its own
-# size or for the number of keys, all of them are judged before the first is written. A key that is
-# put twice has the last value.
+# besides writing its key (header, checksum, session, answer) is paid once for the entry. It is all
+# or nothing: a put without condition or lease can only be refused for its own size or for the
+# number of keys, so all of them are checked before the first is written. A key that is put twice
+# has the last value.
 
 
 def _encode_put_many(bodies: tuple[bytes, ...]) -> bytes:
@@ -861,12 +862,12 @@ def _parse_put_many(data: bytes, at: int) -> Fields:
 
 
 def put_count(body: Reader) -> int:
-    """Return how many puts the body of a ``PutMany`` holds."""
+    """Count the puts in the body of a ``PutMany``."""
     return body.count(PUT_MANY_KEYS_MAX)
 
 
 def _parse_one_of_many(body: bytes) -> Fields:
-    """Read one of the bodies of ``PutMany``: a put that depends on nothing."""
+    """Read one of the bodies of ``PutMany``: a put without condition or lease."""
     fields = _parse_put(body, 0)
     if fields[3:] != (None, None):
         raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, body[0])
@@ -880,14 +881,14 @@ def _put_many(store: Store, index: int, timestamp_ns: int, bodies: tuple[bytes, 
     writes = _judge_puts(store, index, timestamp_ns, bodies)
     if isinstance(writes, Refused):
         return writes, None
-    store.write_versions(writes, told=True, entry=index)
+    store.write_versions(writes, is_described=True, entry=index)
     return APPLIED, None
 
 
 def _judge_puts(
     store: Store, index: int, timestamp_ns: int, bodies: tuple[bytes, ...]
 ) -> list[Write] | Refused:
-    """Return what the puts of one entry write, or why one of them cannot be done."""
+    """Return the versions that the puts of one entry write, or the refusal of one of them."""
     writes: list[Write] = []
     added: set[bytes] = set()
     room = store.keys_room - store.live_count
@@ -896,7 +897,7 @@ def _judge_puts(
         refused: Refused | None = None
         if len(value) > store.value_size_max:
             refused = Refused(Reason.VALUE_TOO_LARGE, len(value))
-        elif key not in added and not store.version_of(key):
+        elif key not in added and not store.find_version(key):
             if len(added) >= room:
                 refused = Refused(Reason.NAMESPACE_FULL, store.keys_room)
             added.add(key)
@@ -907,18 +908,18 @@ def _judge_puts(
     return writes
 
 
-# What they have in common
+# Shared by several operations
 
 
 def deadline(timestamp_ns: int, ttl_ns: int) -> int:
-    """Return when a lifetime that starts now ends; never more than 64 bits hold."""
+    """Return the end of a lifetime that starts now, capped to 64 bits."""
     return min(timestamp_ns + ttl_ns, U64_MAX)
 
 
 def _refuse_version(store: Store, key: bytes, expected: int | None) -> Refused | None:
     if expected is None:
         return None
-    version = store.version_of(key)
+    version = store.find_version(key)
     if version == expected:
         return None
     reason = Reason.CONDITION_FAILED if expected else Reason.ALREADY_EXISTS
@@ -928,7 +929,7 @@ def _refuse_version(store: Store, key: bytes, expected: int | None) -> Refused |
 def _refuse_growth(store: Store, key: bytes, value_size: int) -> Refused | None:
     if value_size > store.value_size_max:
         return Refused(Reason.VALUE_TOO_LARGE, value_size)
-    if store.live_count >= store.keys_room and not store.version_of(key):
+    if store.live_count >= store.keys_room and not store.find_version(key):
         return Refused(Reason.NAMESPACE_FULL, store.keys_room)
     return None
 
@@ -984,11 +985,11 @@ def _fields(command: Command) -> Fields:
 
 
 def shown_bytes(data: bytes) -> str:
-    """Return the beginning of some bytes: as text if they are that, else in hex."""
+    """Return the beginning of some bytes: as text if they are UTF-8, else in hex."""
     begin = data[:SHOWN_BYTES_MAX]
     is_cut = len(data) > len(begin)
     try:
-        # A character that is cut in two at the end is left out.
+        # Omit a character that was cut in half at the end.
         shown = codecs.getincrementaldecoder("utf-8")().decode(begin, final=not is_cut)
     except UnicodeDecodeError:
         shown = f"0x{begin.hex()}"
@@ -1032,7 +1033,7 @@ KV_OPERATIONS = (
         _describe_put,
         nested=True,
         is_blind=_is_blind_put,
-        tells_itself=True,
+        is_self_describing=True,
     ),
     Operation(0x02, Delete, _parse_delete, _encode_delete, _delete, _describe_delete, nested=True),
     Operation(0x03, Touch, _parse_touch, _encode_touch, _touch, _describe_touch, nested=True),
@@ -1138,7 +1139,7 @@ KV_OPERATIONS = (
         _put_many,
         lambda bodies: f"at once {_describe_all(PutMany(bodies).puts())}",
         is_blind=lambda _: True,
-        tells_itself=True,
+        is_self_describing=True,
     ),
     Operation(
         0x20,
@@ -1179,7 +1180,7 @@ def decode_command(operation: int, reader: Reader) -> Command:
 
 
 def describe_kv_entry(entry: Entry) -> str:
-    """Return what an entry of owner 0x01 asks for; raise ``BadPayload`` or ``DataError``.
+    """Describe an entry of owner 0x01; raise ``BadPayload`` or ``DataError``.
 
     Keys and values come from the log and are not escaped.
     """
@@ -1200,7 +1201,7 @@ def execute_span(
     timestamp_ns: int,
     payloads: Sequence[bytes],
 ) -> Sequence[Outcome]:
-    """Apply a span of entries of one operation (``Handler``); ``stores`` are by prefix."""
+    """Apply a span of entries of one operation (``Handler``); ``stores`` are keyed by prefix."""
     store = stores.get(prefix)
     if (
         operation.command is Put
@@ -1219,7 +1220,7 @@ def execute_span(
                 outcomes.append(Refused(error.reason, error.detail))
         return outcomes
     writes = _plan(operation, store, len(prefix), index, timestamp_ns, payloads, outcomes)
-    store.write_versions(writes, told=operation.tells_itself)
+    store.write_versions(writes, is_described=operation.is_self_describing)
     return outcomes
 
 
@@ -1232,7 +1233,7 @@ def _plan(
     payloads: Sequence[bytes],
     outcomes: list[Outcome],
 ) -> Iterator[Write]:
-    """Yield what a span writes, and add its outcomes; each is planned when the last is written."""
+    """Yield the versions of a span and add its outcomes; each is planned after the write before."""
     decode, execute = operation.decode, operation.execute
     for at, payload in enumerate(payloads, index):
         try:

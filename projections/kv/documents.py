@@ -1,11 +1,11 @@
 """JSON documents: reading and changing one field of a value.
 
-A document is stored as the bytes that the client gave until a field of it is changed. Then it is
-written again in one fixed way: no spaces, members in the order in which they stood, new members
-at the end, of a repeated member the last one, characters beyond ASCII as UTF-8. Numbers are kept
-as their text: nothing here turns them into floats, so none of them changes by passing through.
+A document is stored as the bytes that the client sent until one of its fields is changed. Then it
+is written again in one fixed form: no spaces, members in their old order, new members at the end,
+of a repeated member the last one, characters beyond ASCII as UTF-8. Numbers are kept as text:
+nothing here turns them into floats, so a rewrite does not change them.
 
-Depth is measured on the text before it is parsed: the parser's own limit depends on the stack
+Depth is checked on the text before it is parsed: the parser's own limit depends on the stack
 that is left, which differs between replicas, and refusals must not.
 """
 
@@ -29,8 +29,8 @@ STEP_MEMBER = 1
 STEP_ELEMENT = 2
 STEP_PAST_END = 3
 
-# Strings first, so that brackets inside of them do not count. Possessive, and an unclosed string
-# runs to the end: each byte is looked at once, whatever the text.
+# Strings first, so that brackets inside them do not count. Possessive, and an unclosed string
+# runs to the end: each byte is visited once, whatever the text.
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 
 
@@ -131,7 +131,7 @@ def delete_field(text: bytes, path: Path) -> bytes:
 def _descend(
     node: Json, step: Step, following: Step, position: int, *, create_parents: bool
 ) -> Json:
-    """Go one step down; where nothing is there, make what the following step needs."""
+    """Go one step down; create a missing parent of the type that the following step needs."""
     if create_parents:
         if isinstance(node, dict) and isinstance(step, str) and step not in node:
             node[step] = _empty_for(following, position + 1)

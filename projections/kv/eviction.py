@@ -1,12 +1,12 @@
 """Eviction: moving values of the KV projection out of memory, never changing what it holds.
 
-A clock hand goes round the keys. What it meets is moved to the spill store: versions that were
-overwritten always, the newest one unless the key was read since the hand came by last. The hand
-keeps its place between calls, and a call looks at a bounded number of keys, so it may free less
+The clock algorithm: a hand goes round the keys and moves values to the spill store. Overwritten
+versions are always moved, the newest one unless the key was read since the last round. The hand
+keeps its position between calls, and a call visits a bounded number of keys, so it may free less
 than it was asked for; the caller calls again.
 
-Where the hand stands and who was read lately differ between replicas. That is allowed because
-nothing of it shows: values, versions, hashes and snapshots are the same wherever a value lies.
+The hand's position and the recently read keys differ between replicas. That is allowed because
+it is not visible: values, versions, hashes and snapshots are the same wherever a value is stored.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ from onelog.projections.kv.record import (
 from onelog.projections.kv.store import Store
 from onelog.projections.limits import EVICT_KEYS_MAX, SPILL_SIZE_MIN
 
-ROUNDS_MAX = 2  # what the first round spares, the second takes
+ROUNDS_MAX = 2  # the second round moves what the first one spared
 
 
 class Evictor:
@@ -33,7 +33,7 @@ class Evictor:
         self._hand: Iterator[tuple[Store, bytes]] = iter(())
 
     def evict(self, size: int) -> int:
-        """Free about ``size`` bytes of memory and return how many it were."""
+        """Free about ``size`` bytes of memory; return the number freed."""
         freed = 0
         rounds = 0
         for _ in range(EVICT_KEYS_MAX):
@@ -58,13 +58,13 @@ class Evictor:
 
 
 def _move_values(store: Store, key: bytes) -> int:
-    """Move the values of one record out; return the bytes that memory has won."""
+    """Move the values of one record out of memory; return the bytes freed."""
     record = store.record(key)
     if record is None:
         return 0
     values = store.values
     spare_newest = key in store.recent
-    store.recent.pop(key, None)  # once: the next time round it must have been read again
+    store.recent.pop(key, None)  # spared once: it must be read again before the next round
     freed = 0
     nodes: list[bytes] = []
     moved: list[int] = []

@@ -1,7 +1,6 @@
 """The KV projection: versioned keys in namespaces, owner 0x01.
 
-The operations are in commands.py, reads in reads.py, the keys of one namespace in
-store.py.
+The operations are in commands.py, reads in reads.py, the keys of one namespace in store.py.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from onelog.projections.kv.changes import Changes
 from onelog.projections.kv.commands import KV_OPERATIONS, end_lease, execute_span, first_failed
 from onelog.projections.kv.eviction import Evictor
 from onelog.projections.kv.reads import KvReads
-from onelog.projections.kv.record import EXPIRED, EXPIRES, HEAD, Values, newest_of
+from onelog.projections.kv.record import EXPIRED, EXPIRES, HEAD, Values, find_newest
 from onelog.projections.kv.snapshot import dump_parts, load_section
 from onelog.projections.kv.store import Store
 from onelog.projections.limits import KEYS_RESERVED, U64_MAX
@@ -25,8 +24,10 @@ from onelog.projections.state_hash import reduce_total
 from onelog.projections.undo import UndoLog
 from onelog.ual.entry import OWNER_KV, Draft
 
-# Entries that say themselves what they write.
-TYPES_TOLD = frozenset(OWNER_KV << 8 | each.number for each in KV_OPERATIONS if each.tells_itself)
+# Entry types whose payload says what they write, so apply need not note it for watches.
+SELF_DESCRIBING_TYPES = frozenset(
+    OWNER_KV << 8 | each.number for each in KV_OPERATIONS if each.is_self_describing
+)
 EXPIRE_KEY = 1
 EXPIRE_LEASE = 2
 
@@ -46,16 +47,16 @@ class KV(KvReads):
         self.changes = Changes()
 
     def note_all(self) -> None:
-        """From now on, note all that happens to keys, and what they were before.
+        """Note every change of a key from now on, with its previous value.
 
-        For a replay that tells all of it: who calls takes the notes away after each entry.
+        For a replay that reports all changes; the caller removes the notes after each entry.
         """
         self.changes.notes_all = True
         self.changes.size_max = U64_MAX
 
     @property
     def large_results(self) -> Collection[int]:
-        """Types of entries whose results have what was read, or a key."""
+        """Entry types whose results hold values that were read, or a key."""
         return [self.owner << 8 | each.number for each in KV_OPERATIONS if each.has_large_result]
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -67,17 +68,17 @@ class KV(KvReads):
         }
 
     def put_derived(self, namespace: str, key: bytes, value: bytes, index: int) -> None:
-        """Write a key for another projection; limits of the namespace are not for it."""
+        """Write a key for another projection; the limits of the namespace do not apply."""
         assert key.startswith(KEYS_RESERVED), key
         store = self._stores[namespace]
-        store.write_versions((store.write(index, key, value),), entry=index, told=False)
+        store.write_versions((store.write(index, key, value),), entry=index, is_described=False)
 
     def delete_derived(self, namespace: str, key: bytes, index: int) -> None:
-        """Delete a key of another projection, if it is there."""
+        """Delete a key of another projection, if it exists."""
         assert key.startswith(KEYS_RESERVED), key
         store = self._stores[namespace]
-        if store.version_of(key):
-            store.write_versions((store.removal(index, key),), entry=index, told=False)
+        if store.find_version(key):
+            store.write_versions((store.removal(index, key),), entry=index, is_described=False)
 
     def first_failed(self, namespace: str, conditions: Sequence[Condition]) -> int | None:
         """Return the position of the first condition that does not hold."""
@@ -87,7 +88,7 @@ class KV(KvReads):
         return first_failed(store, conditions)
 
     def begin_batch(self) -> None:
-        """From now on, be able to take everything back."""
+        """Record every change from now on, so that it can be rolled back."""
         self._undo.begin()
 
     def commit_batch(self) -> None:
@@ -106,11 +107,11 @@ class KV(KvReads):
         self._by_prefix[store.items.prefix] = store
 
     def namespace_configured(self, namespace: Namespace) -> None:
-        """Take over the limits."""
+        """Apply new limits."""
         self._stores[namespace.name].configure(namespace)
 
     def namespace_deleted(self, namespace: Namespace) -> None:
-        """Let go of all keys."""
+        """Drop all keys."""
         store = self._stores.pop(namespace.name)
         del self._by_prefix[store.items.prefix]
         if self.changes.notes_all:
@@ -118,7 +119,7 @@ class KV(KvReads):
         store.discard_all()
 
     def next_deadline(self) -> int | None:
-        """Return when the next key or lease is due."""
+        """Return the time at which the next key or lease is due."""
         deadlines = [
             first_ns
             for store in self._stores.values()
@@ -133,7 +134,7 @@ class KV(KvReads):
         for name, store in self._stores.items():
             raw_name = encode_sized(U8, name.encode())
             for deadline_ns, key in store.deadlines.due(now_ns, limit):
-                version, *_ = HEAD.unpack_from(newest_of(store.records[key]))
+                version, *_ = HEAD.unpack_from(find_newest(store.records[key]))
                 item = U8.pack(EXPIRE_KEY) + raw_name + U64.pack(version) + key
                 found.append(Due(deadline_ns, OWNER_KV, item, 1))
             for deadline_ns, lease in store.leases.deadlines.due(now_ns, limit):
@@ -144,7 +145,7 @@ class KV(KvReads):
         return sorted(found)[:limit]
 
     def expire(self, item: bytes, index: int, timestamp_ns: int) -> bool:
-        """Let a key or a lease go if its time has come; anything else is left alone."""
+        """Expire a key or a lease if it is due; ignore anything else."""
         try:
             reader = Reader(item)
             kind, name, number = reader.number(U8), reader.text(U8), reader.number(U64)
@@ -172,8 +173,8 @@ class KV(KvReads):
         store.remove(index, (key,), EXPIRED)
         return True
 
-    def chores(self, now_ns: int, limit: int) -> list[Draft]:  # noqa: ARG002 - a projection's
-        """Return nothing: keys make no work besides their expiry."""
+    def chores(self, now_ns: int, limit: int) -> list[Draft]:  # noqa: ARG002 - of the Protocol
+        """Return nothing: keys need no work besides their expiry."""
         return []
 
     def first_pinned(self) -> int | None:
@@ -202,7 +203,7 @@ class KV(KvReads):
         return self._evictor.evict(size)
 
     def counts(self) -> dict[str, int]:
-        """Return how many things there are, by kind."""
+        """Return the number of objects, by kind."""
         stores = self._stores.values()
         return {
             "keys": sum(store.live_count for store in stores),
@@ -218,7 +219,7 @@ class KV(KvReads):
         return chunked(dump_parts(self._stores))
 
     def load(self, chunks: Iterable[bytes]) -> None:
-        """Take over the content of a section; the namespaces are known already."""
+        """Load a section; the namespaces exist already."""
         load_section(chunks, self._stores.get)
         self.changes.reset(self._position.applied_index + 1)
 

@@ -1,12 +1,12 @@
 """Reading keys: now, or as of an index, without the log.
 
-A read as of an index answers exactly what a read would have said when that entry had just been
-applied, or refuses with COMPACTED and the index from which it can tell: never a wrong answer.
-What is known of a key: versions in its record; before its oldest version nothing if older ones
-were dropped (TRIMMED); else that it was absent, back to the namespace's ``purged_index``.
+A read as of an index returns exactly what a read would have returned when that entry had just been
+applied, or refuses with COMPACTED and the first index that can be read: never a wrong answer.
+A key's record holds its versions. Before its oldest version nothing is known if older ones were
+dropped (TRIMMED); otherwise the key was absent, back to the namespace's ``purged_index``.
 
-Lifetime and lease that a read of the past shows are those last set for that version. Each entry
-of a batch has an index of its own, so a read as of an index inside of one sees the part up to it.
+A read of the past shows the lifetime and lease that were last set for that version. Each entry of
+a batch has its own index, so a read as of an index inside a batch sees the part up to it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from onelog.projections.kv.record import (
     TOMBSTONE,
     TRIMMED,
     Version,
-    newest_of,
+    find_newest,
     read_oldest,
     read_version,
     read_versions,
@@ -64,7 +64,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Part of a scan; ``next_key`` is the token to go on with, None at the end."""
+    """Part of a scan; ``next_key`` is the token to continue with, None at the end."""
 
     items: tuple[KeyValue, ...]
     next_key: bytes | None
@@ -72,7 +72,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many keys a page of a scan would have shown."""
+    """The number of keys that a page of a scan would hold."""
 
     number: int
     next_key: bytes | None
@@ -100,7 +100,7 @@ class KvReads:
 
     @property
     def stores(self) -> Mapping[str, Store]:
-        """The state by namespace, for those who check or save it."""
+        """The stores by namespace, for checks and snapshots."""
         return self._stores
 
     def get(
@@ -111,7 +111,7 @@ class KvReads:
         return store if isinstance(store, Refused) else _read(store, key, as_of)
 
     def exists(self, namespace: str, key: bytes, as_of: int | None = None) -> bool | Refused:
-        """Say whether the key exists."""
+        """Return whether the key exists."""
         store = self._open(namespace, as_of)
         if isinstance(store, Refused):
             return store
@@ -127,7 +127,7 @@ class KvReads:
     ) -> list[KeyValue | None] | Refused:
         """Return several keys, in the order asked.
 
-        They end behind the first with which keys and values have more than ``size_max`` bytes.
+        Stops after the key with which keys and values exceed ``size_max`` bytes.
         """
         if len(keys) > SCAN_KEYS_MAX:
             return Refused(Reason.LIMIT_INVALID, len(keys))
@@ -232,7 +232,7 @@ class KvReads:
     def _open_range(self, namespace: str, as_of: int | None) -> Store | Refused:
         store = self._open(namespace, as_of)
         if isinstance(store, Store) and as_of is not None and as_of < store.purged_index:
-            # A key that is gone for good may have been anywhere.
+            # A purged key may have been anywhere in the range.
             return Refused(Reason.COMPACTED, store.purged_index)
         return store
 
@@ -256,12 +256,12 @@ def _walk(store: Store, keys: Range, token: bytes | None, *, reverse: bool) -> I
 
 
 def _find(store: Store, key: bytes, as_of: int | None) -> tuple[bytes, Version] | Refused | None:
-    """Return the version that is asked for, and the bytes that hold it."""
+    """Return the requested version, and the record that holds it."""
     if as_of is None:
         kept = store.records.get(key)
         if kept is None:
             return None
-        record = newest_of(kept)
+        record = find_newest(kept)
         version = read_version(record)
         return None if version.flags & TOMBSTONE else (record, version)
     versions = store.record(key)

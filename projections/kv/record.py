@@ -1,4 +1,4 @@
-"""Records: all versions of one key in one bytes object.
+"""Records: all versions of one key in one bytes object; rings; and values stored outside.
 
 A record is its versions back to back, newest first. A version in memory:
 
@@ -14,51 +14,42 @@ A record is its versions back to back, newest first. A version in memory:
 | n | | value | or, with OUTSIDE, a reference: value id u64, value size u32 |
 | 4 | u32 | size | again, so that the oldest version is found from the end |
 
-Why not a tuple or list of versions: containers are seen by the garbage collector. A dict of a
-million keys whose values are tuples is walked by every full collection, which doubled the cost of
-an overwrite (7.3 against 3.4 times a bare dict put) and paused for 0.3 s. A dict from bytes to
-bytes is invisible to it, needs 26 bytes per version instead of 160, and an old record kept aside
-is all that undoing a write needs. The price is copying the record on each write, which is why
-values above INLINE_SIZE_MAX stand outside.
+Why not a tuple or list of versions: the garbage collector tracks containers. Every full collection
+walks a dict of a million keys whose values are tuples, which doubled the cost of an overwrite (7.3
+against 3.4 times a bare dict put) and paused for 0.3 s. The collector does not see a dict from
+bytes to bytes. It needs 26 bytes per version instead of 160, and undoing a write needs only the
+old record. The price is copying the record on each write, which is why values above
+INLINE_SIZE_MAX are stored outside.
 
 Invariants: versions strictly fall from newest to oldest; 1 <= count <= VERSIONS_MAX; a tombstone
 has no value, no lifetime and no lease. TRIMMED is right in the newest version only and says that
 older ones were dropped, so the record answers only from its oldest version's index on.
 
-Ring
-----
-Rings: full records whose versions have one size, which the next version writes over in place.
-
-A key that is written again and again has as many versions as it may have. In a record they stand
-newest first, so the next one means to copy all others. Where all of them have the size of the next
-one, too, it can take the place of the oldest, and nothing is copied. A ring:
+A ring is a full record whose versions all have one size. A key that is written again and again has
+as many versions as its namespace keeps, and a new version of a record copies all others. In a ring
+the new version, if it has the same size, overwrites the oldest in place and nothing is copied:
 
 | size | type | field | meaning |
 |---|---|---|---|
-| 1 | u8 | newest | slot of the newest version; the older ones follow it, round the end |
-| 1 | u8 | plain | the count, or 0 if some version is more than a value that stands in it |
-| 1 | u8 | count | how many slots there are, which is how many versions the namespace keeps |
+| 1 | u8 | newest | slot of the newest version; the older ones follow it and wrap at the end |
+| 1 | u8 | plain | the count, or 0 if some version is more than an inline value |
+| 1 | u8 | count | number of slots, which is how many versions the namespace keeps |
 | n | | slots | versions as in a record, all of the same size |
 
-A ring is a ``bytearray``, any other record is ``bytes``, and neither is seen by the garbage
-collector. Invariant: the head of the newest says TRIMMED and the count. Only
-``Store.write_versions`` makes and writes rings; everybody else asks for ``straight``, and swaps
-records.
+A ring is a ``bytearray``, any other record is ``bytes``; the garbage collector sees neither.
+Invariant: the head of the newest version has TRIMMED and the count. Only ``Store.write_versions``
+makes and writes rings; all other code converts with ``to_record``, and replaces whole records.
 
 Measured with 1,000 keys of 16 and values of 100 bytes, eight versions: 1.9 µs for a put of a batch
 that copies, 1.0 for one that does not. A server whose 20,000 such keys are in no cache spent 46
 percent of its time in the loop that copied; five turns of old and new, ``put_many`` on one node:
 6.4 and 4.8 µs of the node's CPU for a put, 129,000 and 163,000 puts/s.
 
-Values
-------
-Values that stand outside their record: large ones, and those moved to the spill store.
-
-A record refers to such a value by an id that is never reused. Ids say where a value is, not what
-it is: they are local to this process, in no hash and in no snapshot. An id is resident (in
-memory) or spilled (in the spill store), never both and never neither, from ``add`` until
-``discard``. Each namespace has values of its own; they share one sequence of ids, because they
-share the spill store.
+``Values`` holds the values outside their record: large ones, and those in the spill store. A record
+refers to such a value by an id that is never reused. The id is a location, not content: it is local
+to this process and in no hash and no snapshot. From ``add`` until ``discard`` an id is either
+resident (in memory) or spilled. Each namespace has its own ``Values``; they share one sequence of
+ids, because they share the spill store.
 """
 
 import struct
@@ -80,7 +71,7 @@ OUTSIDE = 0x10
 TRIMMED = 0x40
 
 BOUND = EXPIRES | LEASED
-STORED = TOMBSTONE | EXPIRED | BOUND  # what a snapshot says of a version
+STORED = TOMBSTONE | EXPIRED | BOUND  # the flags that a snapshot holds
 
 HEAD = struct.Struct("<QQBBI")
 FLAGS_AT = 16
@@ -92,7 +83,7 @@ _U64 = struct.Struct("<Q")
 _REFERENCE = struct.Struct("<QI")
 
 # Kind bytes of canonical items. A version with a value is hashed as the payload of the plain put
-# that would write it (kind 0, its options byte), so that the put path hashes its payload as it is.
+# that would write it (kind 0, its options byte), so that a put hashes its payload unchanged.
 KIND_VALUE = 0x00
 KIND_DELETED = 0xFF
 KIND_EXPIRED = 0xFE
@@ -107,7 +98,7 @@ _pack_binding = _BINDING.pack
 
 
 class Version(NamedTuple):
-    """One version as it stands in a record, ``start`` to ``end``."""
+    """One decoded version, at ``start`` to ``end`` in its record."""
 
     version: int
     digest: int
@@ -121,12 +112,12 @@ class Version(NamedTuple):
 
     @property
     def value_end(self) -> int:
-        """Where the value, or the reference to it, ends."""
+        """The position where the value, or the reference to it, ends."""
         return self.end - TRAILER.size
 
 
 def read_version(record: bytes | bytearray, start: int = 0) -> Version:
-    """Decode the version that starts at ``start``; the newest one unless said otherwise."""
+    """Decode the version that starts at ``start``, by default the newest."""
     version, digest, flags, count, size = HEAD.unpack_from(record, start)
     at = start + HEAD.size
     expires_ns = lease = 0
@@ -155,13 +146,13 @@ def read_oldest(record: bytes) -> Version:
 
 
 def read_reference(record: bytes | bytearray, version: Version) -> tuple[int, int]:
-    """Return id and size of a value that stands outside."""
+    """Return id and size of a value that is stored outside."""
     value_id, size = _REFERENCE.unpack_from(record, version.value_at)
     return value_id, size
 
 
 def encode_reference(value_id: int, size: int) -> bytes:
-    """Return what stands in a record in place of a value."""
+    """Return the reference that a record holds instead of a value."""
     return _REFERENCE.pack(value_id, size)
 
 
@@ -181,7 +172,7 @@ def encode_version(
 
 
 class Items:
-    """Canonical items of one namespace, hashed."""
+    """Hashes of the canonical items of one namespace."""
 
     __slots__ = ("_trimmed_seed", "prefix")
 
@@ -194,7 +185,7 @@ class Items:
         return self._hash(KIND_VALUE, key, value, version)
 
     def tombstone(self, key: bytes, version: int, flags: int) -> int:
-        """Hash a version that says the key is gone."""
+        """Hash a tombstone."""
         kind = KIND_EXPIRED if flags & EXPIRED else KIND_DELETED
         return self._hash(kind, key, b"", version)
 
@@ -213,13 +204,13 @@ class Items:
         return item_hash(head + key + _pack_binding(expires_ns, lease), version)
 
     def whole(self, key: bytes, version: Version) -> int:
-        """Return all that a version adds to the total."""
+        """Return the sum of all items of a version."""
         return version.digest + self.binding(key, version)
 
     def trimmed(self, key: bytes) -> int:
         """Hash the fact that older versions of the key were dropped.
 
-        The put path needs it: what else belongs into the item is in the seed.
+        The key alone is hashed, as each put of a full record needs it; the rest is in the seed.
         """
         return item_hash(key, self._trimmed_seed)
 
@@ -235,7 +226,7 @@ class Items:
         return item_hash(b"".join((self.prefix, ITEM.pack(kind, len(key)), key, data)), seed)
 
 
-# Ring
+# Rings
 
 Record = bytes | bytearray
 """All versions of a key: a record, or a ring."""
@@ -245,10 +236,10 @@ _SIZE_AT = COUNT_AT + 1
 _SIZE_END = _SIZE_AT + TRAILER.size
 
 
-def rolled(key: bytes, record: bytes, size: int, count: int) -> Record:
+def to_ring(key: bytes, record: bytes, size: int, count: int) -> Record:
     """Return a full record of ``count`` versions as a ring, if all are of this size.
 
-    Reserved keys have no rings: so a put that finds one needs not look at the key.
+    Reserved keys have no rings, so a put that finds a ring need not check the key.
     """
     if len(record) != size * count or key.startswith(KEYS_RESERVED):
         return record
@@ -260,30 +251,30 @@ def rolled(key: bytes, record: bytes, size: int, count: int) -> Record:
 
 
 def ring_size(size: int, count: int) -> int:
-    """Return how large a ring of so many versions of this size is."""
+    """Return the size of a ring of ``count`` versions of this size."""
     return size * count + RING_HEAD_SIZE
 
 
 def fits(ring: bytearray, size: int, count: int, own: bytes) -> bool:
-    """Tell whether a version of this size can be written over the oldest of ``count``.
+    """Return whether a version of this size can overwrite the oldest of ``count``.
 
-    ``own``: with what the newest version must not begin.
+    ``own``: the version number that the newest must not have, as bytes.
     """
     if len(ring) != size * count + RING_HEAD_SIZE or ring[2] != count:
         return False
     return not own or not ring.startswith(own, RING_HEAD_SIZE + ring[0] * size)
 
 
-def straight(record: Record) -> bytes:
-    """Return all versions, newest first."""
+def to_record(record: Record) -> bytes:
+    """Return a record or a ring as a record: all versions, newest first."""
     if isinstance(record, bytes):
         return record
     at, _ = _newest(record)
     return bytes(record[at:] + record[RING_HEAD_SIZE:at])
 
 
-def newest_of(record: Record) -> bytes:
-    """Return something that begins with the newest version; the others may be missing."""
+def find_newest(record: Record) -> bytes:
+    """Return bytes that begin with the newest version; the others may be missing."""
     if isinstance(record, bytes):
         return record
     at, size = _newest(record)
@@ -291,7 +282,7 @@ def newest_of(record: Record) -> bytes:
 
 
 def newest_at(record: Record) -> int:
-    """Return where the newest version begins."""
+    """Return the position of the newest version."""
     return 0 if isinstance(record, bytes) else _newest(record)[0]
 
 
@@ -299,7 +290,7 @@ def check_ring(key: bytes, ring: bytearray) -> None:
     """Assert the invariants of a ring."""
     assert ring[0] < ring[2], f"slot {ring[0]} of {ring[2]}"
     at, size = _newest(ring)
-    again = rolled(key, straight(ring), size, ring[2])
+    again = to_ring(key, to_record(ring), size, ring[2])
     assert isinstance(again, bytearray), "a ring of versions that differ in size"
     assert ring[1] in (0, again[1]), "a ring that is mixed and does not say so"
     assert ring[at + FLAGS_AT] & TRIMMED, "a ring that has dropped nothing"
@@ -307,7 +298,7 @@ def check_ring(key: bytes, ring: bytearray) -> None:
 
 
 def _newest(ring: bytearray) -> tuple[int, int]:
-    """Return where the newest version begins, and how large each is."""
+    """Return the position of the newest version, and the size of each version."""
     size = (len(ring) - RING_HEAD_SIZE) // ring[2]
     return RING_HEAD_SIZE + ring[0] * size, size
 
@@ -332,7 +323,7 @@ class Values:
 
     @property
     def can_spill(self) -> bool:
-        """Whether there is somewhere to move values to."""
+        """Whether there is a spill store."""
         return self._spill is not None
 
     def add(self, value: bytes) -> int:
@@ -351,7 +342,7 @@ class Values:
         return value_id
 
     def get(self, value_id: int, size: int) -> bytes:
-        """Return a value of ``size`` bytes, from wherever it is."""
+        """Return a value of ``size`` bytes, from memory or the spill store."""
         value = self._resident.get(value_id)
         if value is None:
             assert self._spill is not None, f"value {value_id} is nowhere"
@@ -366,7 +357,7 @@ class Values:
         return value_id in self._resident
 
     def move_out(self, value_id: int) -> int:
-        """Spill a resident value and return the bytes that memory has won."""
+        """Spill a resident value; return the bytes of memory freed."""
         assert self._spill is not None, "no spill store"
         value = self._resident[value_id]
         self._spill.put(value_id, value)
@@ -376,7 +367,7 @@ class Values:
         return len(value) + OBJECT_SIZE + ID_SIZE
 
     def discard(self, value_id: int) -> None:
-        """Forget a value that no record refers to any more."""
+        """Delete a value that no record refers to any more."""
         value = self._resident.pop(value_id, None)
         if value is not None:
             self.resident_size -= len(value)

@@ -1,8 +1,8 @@
 """The KV section of a snapshot: every namespace, its leases, its keys with all their versions.
 
-docs/payloads.md has the table. Hashes are not in it: loading computes each of them from what it
-read, so that a damaged value cannot keep the hash of the value it should have been. Keys are in
-order, hence equal states give equal bytes, and a loaded namespace has its order for free.
+docs/payloads.md has the table. Hashes are not saved: loading computes each from what it read, so
+that a damaged value cannot keep the hash of the original. Keys are in order, hence equal states
+give equal bytes, and a loaded namespace is already sorted.
 """
 
 import struct
@@ -27,7 +27,7 @@ from onelog.projections.kv.record import (
     encode_version,
     read_version,
     read_versions,
-    straight,
+    to_record,
 )
 from onelog.projections.kv.store import Store
 from onelog.projections.limits import INLINE_SIZE_MAX, KEY_SIZE_MAX, VALUE_SIZE_MAX
@@ -60,7 +60,7 @@ def dump_parts(stores: Mapping[str, Store]) -> Iterator[bytes]:
 def _dump_keys(store: Store) -> Iterator[bytes]:
     records = store.records
     for key in store.order.walk(b"", None):
-        record = straight(records[key])
+        record = to_record(records[key])
         key_head = U16.pack(len(key)) + key
         if record[COUNT_AT] == 1 and not record[FLAGS_AT]:
             version, _, _, _, size = HEAD.unpack_from(record)
@@ -104,7 +104,7 @@ def load_section(chunks: Iterable[bytes], open_store: Callable[[str], Store | No
 
 
 def _load_keys(reader: SectionReader, store: Store, count: int) -> None:
-    """Read the keys of one namespace. Plain keys, the bulk, skip what only bound keys need."""
+    """Read the keys of one namespace. Plain keys, the majority, skip the steps of bound keys."""
     records = store.records
     hash_value = store.items.value
     take, fields = reader.take, reader.fields

@@ -1,10 +1,10 @@
-"""The keys of one namespace: records, their order, their lifetimes, their hash.
+"""The keys of one namespace: records, order, lifetimes, leases and hash.
 
-``write_versions`` is the only code that writes new versions: a loop over many keys, in which a
-plain value costs least and everything else adds its step. ``_set`` swaps one record for another
-where no version is written (a new lifetime, a purge, a snapshot, a rollback). Both keep all that
-follows from records in step. What a ring (record.py) takes more than the record that it stands
-for, some 40 bytes, is not counted.
+``Store.write_versions`` is the only code that writes new versions: a loop over many keys, in which
+a plain value costs least and every option adds its step. ``_set`` replaces one record by another
+where no version is written (a new lifetime, a purge, a snapshot, a rollback). Both update
+everything that is derived from records. The 40 bytes that a ring (record.py) takes more than its
+record are not counted.
 
 Invariants, all asserted by ``check``:
 
@@ -13,36 +13,30 @@ Invariants, all asserted by ``check``:
 * ``deadlines`` holds exactly the keys whose newest version expires, ``leases`` those it binds;
 * ``tombstone_count`` keys have a tombstone as newest version.
 
-Deleted keys keep their past until more than ``tombstones_max`` of them exist; then the one that
-was deleted first goes for good, and ``purged_index`` rises to its tombstone's version: from there
-on an unknown key is known to be absent, before it nothing can be said (COMPACTED). A delete lets
-go of PURGE_STEP keys at most, so a lowered limit is reached by and by.
+Deleted keys keep their history until more than ``tombstones_max`` of them exist. Then the key that
+was deleted first is purged, and ``purged_index`` rises to its tombstone's version: from there on an
+unknown key is known to be absent, before it nothing can be said (COMPACTED). A delete purges
+PURGE_STEP keys at most, so a lowered limit is reached step by step.
 
-Leases
-------
-Leases of one namespace: a lifetime shared by many keys.
-
-A lease is granted for a time, kept alive by its holder, and takes its keys with it when it is
-revoked or expires. Its id is the index of the entry that granted it. Invariants:
+``Leases`` are lifetimes shared by many keys. A lease is granted for a time and renewed by its
+holder; when it is revoked or expires, its keys are deleted. Its id is the index of the entry that
+granted it. Invariants:
 
 * ``keys`` of a lease are exactly the keys whose newest version is bound to it (the store calls
   ``attach`` and ``detach`` whenever that changes);
 * every lease has its deadline scheduled; ``hash_total`` is the sum of the leases' items.
 
-The keys of a lease are a set; whoever goes through them sorts first.
+The keys of a lease are a set; code that iterates over them sorts first.
 
-Order
------
-The ordered index of a namespace: its keys, sorted, built when somebody asks for order.
+``OrderedKeys`` is the sorted index of the keys. Most keys are never scanned, so a write does not
+pay for sorting. Until the first scan there is no index at all. After it, new keys wait in
+``pending`` and the next scan merges them. Measured at a million keys on a busy machine where a dict
+put takes 0.5 µs: a SortedDict costs 4.9 µs on each new key; the pending list 0.4 µs, and 4 to 17 µs
+more only if a scan follows. The first scan sorts for 1.2 s, or 0.1 s where a snapshot was loaded,
+which is sorted already.
 
-Most keys are never scanned, so writing a key does not pay for sorting it. Until the first scan
-there is no index at all. After it, new keys wait in ``pending`` and are merged by the next scan.
-Measured at a million keys on a busy machine where a dict put takes 0.5 µs: a SortedDict costs
-4.9 µs on each new key; the pending list 0.4 µs, and 4 to 17 µs more only if a scan follows. The
-first scan sorts for 1.2 s, or 0.1 s where a snapshot was loaded, since that is in order already.
-
-Keys that are gone for good stay in the index as garbage: whoever walks it asks the records
-anyway. Invariants: every key of the records is in the sorted list or pending, unless nothing is
+Purged keys stay in the index as garbage: a scan looks each key up in the records anyway.
+Invariants: every key of the records is in the sorted list or pending, unless the index is not
 built; garbage is at most half of the keys plus GARBAGE_MAX, or the index is dropped and rebuilt.
 """
 
@@ -87,16 +81,16 @@ from onelog.projections.kv.record import (
     check_ring,
     encode_reference,
     encode_version,
+    find_newest,
     fits,
     newest_at,
-    newest_of,
     read_oldest,
     read_reference,
     read_version,
     read_versions,
     ring_size,
-    rolled,
-    straight,
+    to_record,
+    to_ring,
 )
 from onelog.projections.limits import INLINE_SIZE_MAX, U64_MAX
 from onelog.projections.namespaces import Namespace
@@ -155,7 +149,7 @@ class Leases:
         self.deadlines.schedule(lease, deadline_ns)
 
     def remove(self, lease: int) -> None:
-        """Take away a lease whose keys are gone already."""
+        """Remove a lease whose keys are deleted already."""
         held = self._by_id.pop(lease)
         assert not held.keys, f"lease {lease} still has {len(held.keys)} keys"
         self.hash_total -= self._items.lease(lease, held.ttl_ns, held.deadline_ns)
@@ -163,12 +157,12 @@ class Leases:
         self._undo.note(partial(self._insert, lease, held))
 
     def attach(self, lease: int, key: bytes) -> None:
-        """The newest version of ``key`` is bound to the lease now."""
+        """Note that the newest version of ``key`` is bound to the lease."""
         self._by_id[lease].keys.add(key)
         self.attached_count += 1
 
     def detach(self, lease: int, key: bytes) -> None:
-        """The newest version of ``key`` is no longer bound to the lease."""
+        """Note that the newest version of ``key`` is no longer bound to the lease."""
         self._by_id[lease].keys.remove(key)
         self.attached_count -= 1
 
@@ -197,7 +191,7 @@ class Leases:
         self._undo.note(partial(self.remove, lease))
 
 
-# Order
+# The sorted index
 
 GARBAGE_MAX = 1_024
 
@@ -210,16 +204,16 @@ class OrderedKeys:
     def __init__(self, records: Mapping[bytes, object]) -> None:
         self._records = records
         self._sorted: Any = None  # SortedList[bytes]; the library has no types
-        self.pending: list[bytes] | None = None  # None until built; the put path appends to it
+        self.pending: list[bytes] | None = None  # None until built; write_versions appends to it
         self._garbage_count = 0
 
     def add(self, key: bytes) -> None:
-        """Take note of a key that is new in the records."""
+        """Note a key that is new in the records."""
         if self.pending is not None:
             self.pending.append(key)
 
     def removed(self) -> None:
-        """Take note that a key left the records."""
+        """Note that a key was removed from the records."""
         if self.pending is None:
             return
         self._garbage_count += 1
@@ -263,7 +257,7 @@ class OrderedKeys:
             self.pending = []
         elif self.pending:
             fresh = sorted(set(self.pending))
-            if self._garbage_count:  # a key may have gone and come back
+            if self._garbage_count:  # a purged key may have been written again
                 fresh = [key for key in fresh if key not in self._sorted]
             self._sorted.update(fresh)
             self.pending.clear()
@@ -276,23 +270,23 @@ RECENT_KEY_SIZE = 80  # bytes per key remembered as read: an object of its own
 DEADLINE_SIZE = 200  # bytes per scheduled key: table slot, heap entry, two numbers
 TOMBSTONE_SIZE = 104  # bytes per entry of the tombstone heap
 Found = tuple[bytes, Version]
-"""The newest version of a key, and a record that begins with it."""
+"""A record, and its newest version, decoded."""
 
 Binding = tuple[int, int, int]
-"""Flags of a version besides TRIMMED and OUTSIDE, when it expires, and its lease; 0: none."""
+"""Flags of a version besides TRIMMED and OUTSIDE, its expiry time, and its lease; 0: none."""
 
 Write = tuple[int, bytes, bytes, int, Binding | None]
-"""A version to be written: its number, its key, its canonical item (record.py), where the value
-begins in that, and what else it is but a value."""
+"""A version to be written: its number, its key, its canonical item (record.py), the position of the
+value in the item, and its binding; None for a plain value."""
 
 Current = tuple[bytes, int, int]
-"""The value of a key, when it expires, and its lease; 0: none."""
+"""The value of a key, its expiry time, and its lease; 0: none."""
 
-Taken = tuple[bytes, bytes | None, bool]
-"""A key that was written: the record that it had, or the one version of a ring that was written
-over."""
+Overwritten = tuple[bytes, bytes | None, bool]
+"""What undoes the write of a key: the key, its former record or the version of a ring that was
+overwritten, and which of both."""
 
-# The loop over versions counts its name lookups: these are bound once.
+# Bound once, because name lookups count in the loop over versions.
 _unpack_version = struct.Struct("<Q8xB").unpack_from  # version and flags, from a version's start
 _unpack_digest = struct.Struct("<8xQ").unpack_from
 _unpack_oldest = struct.Struct("<8xQB").unpack_from  # digest and flags
@@ -300,23 +294,23 @@ _unpack_size = TRAILER.unpack_from
 _pack_head = HEAD.pack
 _unpack_head = HEAD.unpack_from
 _pack_size = TRAILER.pack
-_pack_index = U64.pack  # what a version begins with
+_pack_index = U64.pack  # the first field of a version
 _pack_item = ITEM.pack
 _join = b"".join
 _change = partial(tuple.__new__, Change)  # half the time of ``Change(...)``
 _UNBOUND: Binding = (0, 0, 0)
 _TRAILER_SIZE = TRAILER.size
-_HOLDS = BOUND | OUTSIDE  # of a version: it is more in the hash, or in memory, than its record
-_UNUSUAL = TOMBSTONE | BOUND  # of a newest version: somebody has to know when it is no longer that
+_HOLDS = BOUND | OUTSIDE  # a version with such a flag has further items or a value outside
+_UNUSUAL = TOMBSTONE | BOUND  # a newest version with such a flag has entries in other tables
 _KEY_OVERHEAD = 2 * OBJECT_SIZE
 _BYTEARRAYS = {bytearray}
 _plain_count = itemgetter(1)  # of a ring: how many slots it has, 0 if they are mixed
 
-PURGE_STEP = 2  # more than the one that a delete adds, so that a backlog shrinks
+PURGE_STEP = 2  # above one, which a delete adds, so that a backlog shrinks
 
 
 class _Slots(dict[int, Callable[..., None]]):
-    """By the size of a version: what writes it into a ring."""
+    """From the size of a version to the function that packs it into a ring."""
 
     def __missing__(self, size: int) -> Callable[..., None]:
         layout = struct.Struct(f"{HEAD.format}{size - NODE_OVERHEAD}sI")
@@ -372,11 +366,11 @@ class Store:
         self.resident_size = 0
         self.purged_index = namespace.created_index
         self.hash_total = self.items.purged(self.purged_index)
-        self.recent: dict[bytes, None] = {}  # keys read lately; spared by eviction
+        self.recent: dict[bytes, None] = {}  # recently read keys, spared by eviction
         self.configure(namespace)
 
     def configure(self, namespace: Namespace) -> None:
-        """Take over the limits of the namespace."""
+        """Apply the limits of the namespace."""
         self.namespace = namespace
         limits = namespace.limits
         self.versions_max = limits.versions_max
@@ -386,35 +380,35 @@ class Store:
 
     @property
     def live_count(self) -> int:
-        """How many keys exist now."""
+        """The number of keys that exist."""
         return len(self.records) - self.tombstone_count
 
     @property
     def state_total(self) -> int:
-        """The unreduced hash of everything in here."""
+        """The unreduced hash of the store."""
         return self.hash_total + self.leases.hash_total
 
     def record(self, key: bytes) -> bytes | None:
-        """Return all versions of a key, newest first, as record.py has them."""
+        """Return all versions of a key, newest first, as a record (record.py)."""
         record = self.records.get(key)
-        return record if record is None else straight(record)
+        return record if record is None else to_record(record)
 
     def find(self, key: bytes) -> Found | None:
-        """Return the newest version of a key that exists, and bytes that hold it."""
+        """Return the record and the newest version of a key that exists."""
         kept = self.records.get(key)
         if kept is None:
             return None
-        record = newest_of(kept)
+        record = find_newest(kept)
         version = read_version(record)
         return None if version.flags & TOMBSTONE else (record, version)
 
     def value(self, record: Record, version: Version) -> bytes:
-        """Return the value of a version, from wherever it is."""
+        """Return the value of a version, inline or outside."""
         if version.flags & OUTSIDE:
             return self.values.get(*read_reference(record, version))
         return bytes(record[version.value_at : version.value_end])
 
-    def version_of(self, key: bytes) -> int:
+    def find_version(self, key: bytes) -> int:
         """Return the version of a key, 0 if it does not exist."""
         kept = self.records.get(key)
         if kept is None:
@@ -423,7 +417,7 @@ class Store:
         return 0 if flags & TOMBSTONE else version
 
     def current(self, key: bytes) -> Current | None:
-        """Return value, end of the lifetime and lease of a key that exists."""
+        """Return value, expiry time and lease of a key that exists."""
         kept = self.records.get(key)
         if kept is None:
             return None
@@ -439,7 +433,7 @@ class Store:
     def write(
         self, index: int, key: bytes, value: bytes, expires_ns: int = 0, lease: int = 0
     ) -> Write:
-        """Return what writes a value; ``expires_ns`` and ``lease`` bind it unless they are 0."""
+        """Prepare the write of a value; ``expires_ns`` and ``lease`` bind it unless they are 0."""
         item = _join((self.items.prefix, _pack_item(KIND_VALUE, len(key)), key, value))
         value_at = len(item) - len(value)
         if not expires_ns and not lease:
@@ -448,7 +442,7 @@ class Store:
         return index, key, item, value_at, (flags, expires_ns, lease)
 
     def removal(self, index: int, key: bytes, flags: int = 0) -> Write:
-        """Return what writes a tombstone over a key that exists; ``flags`` may say EXPIRED."""
+        """Prepare the write of a tombstone over a key that exists; ``flags`` may be EXPIRED."""
         kind = KIND_EXPIRED if flags & EXPIRED else KIND_DELETED
         item = _join((self.items.prefix, _pack_item(kind, len(key)), key))
         return index, key, item, len(item), (TOMBSTONE | flags, 0, 0)
@@ -456,16 +450,16 @@ class Store:
     def remove(self, index: int, keys: Iterable[bytes], flags: int = 0) -> None:
         """Delete keys that exist, each once."""
         writes = (self.removal(index, key, flags) for key in keys)
-        self.write_versions(writes, told=False, entry=index)
+        self.write_versions(writes, is_described=False, entry=index)
 
     def write_over(
         self, indexes: Iterable[int], keys: Sequence[bytes], items: Sequence[bytes], value_at: int
     ) -> bool:
-        """Write plain values over rings in place, if each key has one and all values fit.
+        """Overwrite rings in place with plain values, if each key has a ring and all values fit.
 
-        What ``write_versions`` would look at for each of them is looked at for all at once. A key
-        may come twice only with rising indexes. Returns False, having changed nothing, if a value
-        does not fit, so also if it is too large.
+        It checks all keys together where ``write_versions`` checks each. A key may come twice only
+        with rising indexes. Returns False, having changed nothing, if a value does not fit; a
+        value that is too large never fits.
         """
         slots, value_size, find = self.versions_max, len(items[0]) - value_at, self.records.get
         size = value_size + NODE_OVERHEAD
@@ -481,7 +475,7 @@ class Store:
             or self.changes.notes_all
         ):
             return False
-        taken: list[Taken] | None = [] if self.undo.active else None
+        taken: list[Overwritten] | None = [] if self.undo.active else None
         total, pack_slot, digests = 0, _SLOTS[size], map(item_hash, items, indexes)
         for index, key, ring, item, digest in zip(  # noqa: B905 - repeat has no end
             indexes, keys, rings, items, digests
@@ -496,15 +490,17 @@ class Store:
         self._settle(total, taken)
         return True
 
-    def write_versions(self, writes: Iterable[Write], *, told: bool, entry: int = 0) -> None:
-        """Write new versions of keys; each is written before the next is asked for.
+    def write_versions(
+        self, writes: Iterable[Write], *, is_described: bool, entry: int = 0
+    ) -> None:
+        """Write new versions of keys; each is written before the next is taken from ``writes``.
 
-        ``told``: the entry says itself what it writes, so nobody needs a note of it. ``entry``:
-        what the version of all of them is, if some key may have that version already.
+        ``is_described``: the payload says what the entry writes, so no note for watches is needed.
+        ``entry``: the version of all of them, if some key may have that version already.
         """
         records, slots, pending = self.records, self.versions_max, self.order.pending
-        taken: list[Taken] | None = [] if self.undo.active else None
-        is_noted = not told or self.changes.notes_all
+        taken: list[Overwritten] | None = [] if self.undo.active else None
+        is_noted = not is_described or self.changes.notes_all
         own = _pack_index(entry) if entry else b""
         grown = extra = total = 0
         for index, key, item, value_at, binding in writes:
@@ -529,7 +525,7 @@ class Store:
                     if pending is not None:
                         pending.append(key)
                 else:
-                    record = tail = kept if type(kept) is bytes else straight(kept)
+                    record = tail = kept if type(kept) is bytes else to_record(kept)
                     was, count = record[FLAGS_AT], record[COUNT_AT] + 1
                     trimmed = was & TRIMMED
                     grown -= len(record)
@@ -551,7 +547,7 @@ class Store:
                 after = _join((fields, body, _pack_size(size), tail))
                 grown += len(after)
                 is_even = trimmed and len(after) == size * slots
-                records[key] = rolled(key, after, size, slots) if is_even else after
+                records[key] = to_ring(key, after, size, slots) if is_even else after
                 if taken is not None:
                     taken.append((key, record, False))
             total += digest - dropped
@@ -590,18 +586,18 @@ class Store:
             self.changes.add(index, noted)
 
     def note_end(self, index: int) -> None:
-        """Note that all keys go: the namespace is deleted."""
+        """Note the deletion of all keys: the namespace is deleted."""
         for key in self.order.walk(b"", None):
             if (before := self._before(key)) is not None:
                 self.changes.add(index, Change(self.namespace.name, key, None, before=before))
 
-    def put_back(self, taken: Sequence[Taken], change: int) -> None:
-        """Take versions back, and what all of them did to the hash."""
+    def undo_writes(self, taken: Sequence[Overwritten], change: int) -> None:
+        """Undo writes, and their change of the hash."""
         self.hash_total -= change
         for key, before, is_slot in reversed(taken):
             if is_slot:
-                # Whatever became of the ring since: its newest version goes, the one that was
-                # written over comes back as the oldest.
+                # Even if the ring has become a record since: remove its newest version, and
+                # restore the overwritten one as the oldest.
                 assert before is not None, f"no version of {key!r}"
                 record = self.record(key)
                 assert record is not None, f"no {key!r}"
@@ -610,9 +606,9 @@ class Store:
             self._set(key, self._peek(key), found, 0)
 
     def replace_location(self, key: bytes, record: bytes) -> None:
-        """Swap in a record of the same content whose values stand elsewhere (eviction)."""
+        """Replace a record by one with the same content whose values were moved (eviction)."""
         assert not self.undo.active, "values do not move during a batch"
-        self.resident_size += len(record) - len(straight(self.records[key]))
+        self.resident_size += len(record) - len(to_record(self.records[key]))
         self.records[key] = record
 
     def restore(self, key: bytes, record: bytes, change: int) -> None:
@@ -621,16 +617,16 @@ class Store:
         self._set(key, None, (record, read_version(record)), change)
 
     def set_purged(self, purged_index: int) -> None:
-        """Set the index from which an unknown key is known to be absent."""
+        """Set the index from which on an unknown key is known to be absent."""
         self.undo.note(partial(self.set_purged, self.purged_index))
         self.hash_total += self.items.purged(purged_index) - self.items.purged(self.purged_index)
         self.purged_index = purged_index
 
     def discard_all(self) -> None:
-        """Free what stands in the spill store: the namespace is deleted."""
+        """Free the spilled values: the namespace is deleted."""
         if self.values.spilled_count:
             for record in self.records.values():
-                self._retire_versions(straight(record))
+                self._retire_versions(to_record(record))
 
     def memory(self) -> dict[str, int]:
         """Return the bytes held, by kind."""
@@ -654,7 +650,7 @@ class Store:
         outside: dict[int, int] = {}
         purgeable = set(self._tombstones)
         for key, kept in self.records.items():
-            record = straight(kept)
+            record = to_record(kept)
             versions = list(read_versions(record))
             newest = versions[0]
             assert newest.version_count == len(versions), f"{key!r} counts its versions wrong"
@@ -693,14 +689,14 @@ class Store:
         self.order.check()
         self.values.check(outside)
 
-    def _settle(self, change: int, taken: Sequence[Taken] | None) -> None:
-        """Add what versions changed in the hash, and note how to take them back."""
+    def _settle(self, change: int, taken: Sequence[Overwritten] | None) -> None:
+        """Add the change of the hash, and note how to undo the writes."""
         self.hash_total += change
         if taken:
-            self.undo.note(partial(self.put_back, taken, change))
+            self.undo.note(partial(self.undo_writes, taken, change))
 
     def _bind(self, value: bytes, binding: Binding | None) -> tuple[bytes, int]:
-        """Return what stands in a version besides its head, and its flags."""
+        """Return the body of a version, which is what follows its head, and its flags."""
         flags, expires_ns, lease = binding or _UNBOUND
         if len(value) > INLINE_SIZE_MAX:
             value_id = self.values.add(value)
@@ -714,10 +710,10 @@ class Store:
         return value, flags
 
     def _shorten(self, key: bytes, record: bytes, own: bytes) -> tuple[bytes, int, int, int]:
-        """Make room for a version in a record: drop what the same entry wrote, and what is too old.
+        """Make room for a version: drop what the same entry wrote, and versions above the limit.
 
-        Return the rest, how many versions it will be with the new one, the flag TRIMMED, and what
-        the dropped ones were in the hash.
+        Return the rest, the number of versions including the new one, the flag TRIMMED, and what
+        the dropped ones added to the hash.
         """
         trimmed, count, dropped, end = (
             record[FLAGS_AT] & TRIMMED,
@@ -745,7 +741,7 @@ class Store:
     ) -> tuple[int, int, int, int]:
         """Make the oldest slot of a ring the newest, for a version with these flags.
 
-        Return where it is, what the version in it was in the hash, and flags and lease of the
+        Return its position, what the version in it added to the hash, and flags and lease of the
         version that was the newest.
         """
         slot = (ring[0] or ring[2]) - 1
@@ -763,7 +759,7 @@ class Store:
         return at, dropped, was, lease
 
     def _forget(self, key: bytes, record: Record, version: Version) -> int:
-        """Free what a version holds that is about to go; return what it was in the hash."""
+        """Free what a version refers to before it is dropped; return what it added to the hash."""
         self._retire(record, version)
         return self.items.whole(key, version)
 
@@ -776,9 +772,9 @@ class Store:
         old_flags: int,
         old_lease: int,
     ) -> int:
-        """Keep lifetimes, leases and tombstones in step with a version that was written.
+        """Update lifetimes, leases and tombstones after a version was written.
 
-        Return what its binding is in the hash.
+        Return what its binding adds to the hash.
         """
         _, expires_ns, lease = binding or _UNBOUND
         if old_flags & TOMBSTONE:
@@ -798,7 +794,7 @@ class Store:
         return self.items.bound(key, index, expires_ns, lease) if flags & BOUND else 0
 
     def _note(self, index: int, key: bytes, value: bytes, binding: Binding | None) -> None:
-        """Note a version that is about to be written, for those who tell others of it."""
+        """Note a version that is about to be written, for watches."""
         changes, name = self.changes, self.namespace.name
         before = self._before(key) if changes.notes_all else None
         if binding is None:
@@ -809,7 +805,7 @@ class Store:
         changes.add(index, _change((name, key, noted, expires_ns, lease, expired, 0, before)))
 
     def _before(self, key: bytes) -> Before | None:
-        """Return what a key is before it changes, if somebody asks for that."""
+        """Return the state of a key before it changes, if ``notes_all`` is set."""
         if not self.changes.notes_all:
             return None
         found = self.find(key)
@@ -820,7 +816,7 @@ class Store:
         return None if record is None else (record, read_version(record))
 
     def _set(self, key: bytes, before: Found | None, after: Found | None, change: int) -> None:
-        """Swap the record of ``key``; everything that follows from records is kept in step."""
+        """Replace the record of ``key``, and update everything that is derived from records."""
         self.hash_total += change
         old_flags = old_lease = new_flags = new_lease = 0
         if before is not None:
@@ -859,7 +855,7 @@ class Store:
     def _push_tombstone(self, version: int, key: bytes) -> None:
         heappush(self._tombstones, (version, key))
         if len(self._tombstones) > 2 * self.tombstone_count + GARBAGE_MAX:
-            # Sorted, so a heap; rolled back batches may have left twins, hence the set.
+            # A sorted list is a heap. Rolled back batches may have left duplicates, hence the set.
             self._tombstones = sorted(
                 {entry for entry in self._tombstones if self._is_tombstone(*entry)}
             )
@@ -872,7 +868,7 @@ class Store:
         return newest.version == version and bool(newest.flags & TOMBSTONE)
 
     def _purge(self) -> None:
-        """Let go of the keys that were deleted first, if there are too many."""
+        """Purge the keys that were deleted first, if there are too many."""
         left = PURGE_STEP
         while left and self.tombstone_count > self.tombstones_max:
             version, key = heappop(self._tombstones)
@@ -894,7 +890,7 @@ class Store:
             self._retire(record, version)
 
     def _retire(self, record: Record, version: Version) -> None:
-        """Free a value outside of a record that is about to be forgotten, at the commit."""
+        """Free, at the commit, the outside value of a version that is dropped."""
         if version.flags & OUTSIDE:
             value_id, _ = read_reference(record, version)
             self.undo.defer(partial(self.values.discard, value_id))

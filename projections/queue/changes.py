@@ -1,15 +1,16 @@
-"""What entries did to messages, for those who tell others of it: the recent past, not state.
+"""What recent entries did to messages, for watches. It is a cache, not state.
 
-Most of it can be read off the log: an enqueue says itself what it brought, an ack of one message
-which. Which messages a lease got, which of several could be settled, which died, what an expiry, a
-purge or a redrive concerned: only apply knows, and notes it here. Nothing here is hashed or saved;
-a replay makes it again, and ``complete_from`` says from which index on nothing is missing.
+Most changes can be read from the log: an enqueue itself says which message it added, an ack of one
+message which one it removed. Only apply knows which messages a lease got, which of several could be
+settled, which became dead letters, and what an expiry, a purge or a redrive touched, so it notes
+these here. Nothing here is hashed or saved; a replay makes it again, and ``complete_from`` is the
+index from which on nothing is missing.
 
-Entries name queues by ids, events by names. Those of queues that are gone are remembered as well,
-as many of the newest as may matter.
+Entries refer to queues by id, events by name. So the names of the queues that were deleted last are
+kept as well.
 
-Entries that were taken back (a refused batch) may have left notes. They are void in the log, and
-whoever asks skips those.
+Entries that were rolled back (a refused batch) may have left notes. They are void in the log, and
+readers skip void entries.
 """
 
 import struct
@@ -23,13 +24,13 @@ from onelog.projections.queue.message import decode_leased
 from onelog.projections.queue.store import QueueState
 from onelog.projections.result import Applied
 
-# Bytes that one shard remembers, and what each note takes besides its ids.
+# Bytes that one shard remembers, and the overhead of each note.
 CHANGES_SIZE_MAX = 8 << 20
 NOTE_OVERHEAD = 250
 NAMES_MAX = 10_000
 
-_ACK_OF_ONE = struct.Struct("<QBHQQ")  # queue, options, how many, id, token
-TRIM_SHARE = 32  # once it is too much, so many parts of a whole go at once
+_ACK_OF_ONE = struct.Struct("<QBHQQ")  # queue, options, count, id, token
+TRIM_SHARE = 32  # above the limit, 1/32 of the notes is dropped at once
 
 
 class Kind(IntEnum):
@@ -65,13 +66,13 @@ class Note(NamedTuple):
 
 
 class QueueChanges:
-    """Notes by index, of the newest entries. An entry without any did what it says itself."""
+    """Notes of the newest entries, by index. An entry without a note did what its payload says."""
 
     __slots__ = ("_by_index", "_gone", "_size", "complete_from", "size_max")
 
     def __init__(self, size_max: int = CHANGES_SIZE_MAX) -> None:
-        # Rising indexes; of a lease that got plain messages: its queue and what it returned. A
-        # plain dict finds its oldest key by walking over the slots of those that went before it.
+        # Rising indexes; for a lease of plain messages: its queue and its result. A plain dict
+        # finds its oldest key by walking over the slots of deleted ones.
         self._by_index: OrderedDict[int, list[Note] | tuple[int, bytes]] = OrderedDict()
         # Namespace and name by id, oldest first.
         self._gone: OrderedDict[int, tuple[str, str]] = OrderedDict()
@@ -81,11 +82,11 @@ class QueueChanges:
 
     @property
     def size(self) -> int:
-        """The bytes that are held."""
+        """The bytes held."""
         return self._size
 
     def add(self, index: int, kind: Kind, queue: int, ids: Sequence[int]) -> None:
-        """Note what the entry at ``index`` did to messages; what goes together is put together."""
+        """Note what the entry at ``index`` did; consecutive notes of one kind are joined."""
         notes = self._by_index.get(index)
         if notes is None:
             notes = self._by_index[index] = []
@@ -100,20 +101,20 @@ class QueueChanges:
         self._trim()
 
     def add_nothing(self, index: int) -> None:
-        """Note that the entry, whatever it says, did nothing to messages."""
+        """Note that the entry did nothing to messages, whatever its payload says."""
         self._by_index[index] = []
         self._size += NOTE_OVERHEAD
         self._trim()
 
     def add_lease(self, index: int, queue: int, value: bytes) -> None:
-        """Note what a lease got, as its result has it: read only if somebody asks."""
+        """Note the encoded result of a lease; it is decoded only on demand."""
         self._by_index[index] = queue, value
         self._size += NOTE_OVERHEAD + len(value)
         if self._size > self.size_max:
             self._trim()
 
     def get(self, index: int) -> list[Note] | None:
-        """Return what the entry did, in order; None: there is no note."""
+        """Return the notes of the entry, in order; None: there is none."""
         notes = self._by_index.get(index)
         if isinstance(notes, tuple):
             queue, value = notes
@@ -122,22 +123,22 @@ class QueueChanges:
         return notes
 
     def dead_at(self, index: int) -> frozenset[int]:
-        """Return the messages that died by the entry, as far as that is known."""
+        """Return the messages that the entry made dead letters, as far as that is known."""
         notes = self.get(index) or ()
         return frozenset(each for note in notes if note.kind is Kind.DEAD for each in note.ids)
 
     def queue_removed(self, queue: QueueState) -> None:
-        """Remember the name of a queue that goes."""
+        """Remember the name of a queue that is deleted."""
         self._gone[queue.id] = queue.namespace, queue.name
         if len(self._gone) > NAMES_MAX:
             self._gone.popitem(last=False)
 
-    def name_of(self, queue: int) -> tuple[str, str] | None:
-        """Return namespace and name of a queue that is gone."""
+    def find_name(self, queue: int) -> tuple[str, str] | None:
+        """Return namespace and name of a deleted queue."""
         return self._gone.get(queue)
 
     def reset(self, complete_from: int) -> None:
-        """Forget everything: what is known begins at an index."""
+        """Drop all notes; they are complete from this index on."""
         self._by_index.clear()
         self._gone.clear()
         self._size = 0
@@ -160,9 +161,9 @@ class QueueChanges:
 
 
 def acked_one(payload: bytes) -> tuple[int, int] | None:
-    """Return queue and message of an ack of one message; None: it may be another.
+    """Parse queue and message of an ack of one message; None if the payload may be another.
 
-    Without a command in between: most acks are such, and this takes a seventh of the time.
+    Most acks name one message, and this takes a seventh of the time of ``decode_command``.
     """
     at = 3 + payload[2] + (SESSION_SIZE if payload[1] & FLAG_SESSION else 0)
     if len(payload) != at + _ACK_OF_ONE.size:

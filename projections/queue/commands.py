@@ -1,24 +1,24 @@
-"""The operations of queues: what clients and leaders ask of them, as values, bytes and deeds.
+"""The operations of queues: commands, their bytes, what they do, and their descriptions.
 
-An operation is a dataclass, the codec of its body, the method of ``QueueWrites`` that carries it
-out, and its entry in ``QUEUE_OPERATIONS`` at the end of this file, which all else follows from. The
-tables are in docs/queue.md and golden files pin the bytes. Decoding checks all that can be said
-without the state. A queue is named by its id, the index of its creation: one that was deleted and
-created again is another one, and whatever was meant for the first is refused.
+An operation is a dataclass, the codec of its body, the method of ``QueueWrites`` that executes it,
+and its row in ``QUEUE_OPERATIONS`` at the end of this file, from which everything else is derived.
+The tables are in docs/queue.md and golden files pin the bytes. Decoding checks everything that does
+not depend on the state. A queue is named by its id, the index of its creation: a queue that was
+deleted and created again has another id, and a command for the first one is refused.
 
-What happens to every message (enqueue, lease, ack) takes spans of entries; the rest comes one
-command at a time. A refusal changes nothing. Commands that name several messages answer for each of
-them. One that names a single message, or is ``strict``, is refused as a whole when it cannot be
-done as a whole; the others do what they can and tell per message why not.
+Enqueue, lease and ack take spans of entries; the other commands are executed one at a time. A
+refusal changes nothing. A command that names several messages has a result for each of them. A
+command that names a single message, or is ``strict``, is refused as a whole if any part of it
+cannot be done; the others do what they can and return a reason per message.
 
-Failures: a delivery that failed (a nack, or a lease that ran out) makes the message wait as the
-backoff says. After ``max_deliveries`` of them it moves to the queue of dead letters, in the same
-apply, with the reason. It keeps its id for life: ids are indexes of the log, which are unique, and
-moving makes no second message. The queue that takes dead letters cannot be full, be deleted while
-it is in use, or let them expire.
+Failures: after a failed delivery (a nack, or a lease that ran out) the message waits for its
+backoff. After ``max_deliveries`` failures it moves to the dead-letter queue, in the same apply,
+with the reason. It keeps its id: ids are indexes of the log, which are unique, and moving makes no
+second message. A dead-letter queue cannot be full, cannot be deleted while it is in use, and does
+not expire its messages.
 
 A redrive walks over the dead letters in the order of ids. What one entry may move is bounded; the
-rest is done by ``redrive_step`` entries that the leader proposes, at the rate that was asked for.
+leader proposes ``redrive_step`` entries for the rest, at the requested rate.
 """
 
 import struct
@@ -37,7 +37,7 @@ from onelog.projections.codec import (
     SessionRef,
     encode_prefix,
     encode_sized,
-    namespace_of,
+    parse_namespace,
     read_prefix,
 )
 from onelog.projections.errors import BadPayload
@@ -134,9 +134,9 @@ _unpack_lease = struct.Struct("<HQ").unpack_from  # count, visibility
 _LEASE_SIZE = 10
 _COUNTED = struct.Struct("<BH")  # options, count
 _ONE = _COUNTED.pack(0, 1), _COUNTED.pack(OPTION_STRICT, 1)
-_NEVER = b"\xff"  # no payload begins so
-_BODY_AT = 2  # of an enqueue: behind options and priority
-_OPTIONS_AT = 8  # of an enqueue: behind the queue
+_NEVER = b"\xff"  # no payload begins with it
+_BODY_AT = 2  # of an enqueue: after options and priority
+_OPTIONS_AT = 8  # of an enqueue: after the queue
 _TAKEN = DELIVERY | LEASED
 _PRIORITY_BITS = PRIORITY_MASK << PRIORITY_SHIFT
 
@@ -148,7 +148,7 @@ Queues = Mapping[int, QueueState]
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Take up to ``count`` messages for a while (0 ns: as long as the queue says)."""
+    """Lease up to ``count`` messages (visibility 0: the queue's default)."""
 
     queue: int
     count: int = 1
@@ -157,7 +157,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Leased messages are done. ``strict``: all of them, or nothing happens."""
+    """Acknowledge leased messages: they are removed. ``strict``: all of them or none."""
 
     queue: int
     items: Items
@@ -166,7 +166,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """Leased messages failed; without a delay they wait as the queue's backoff says."""
+    """Report failed deliveries; without a delay the messages wait for the queue's backoff."""
 
     queue: int
     items: Items
@@ -177,7 +177,7 @@ class Nack:
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """Leases are to last for ``visibility_ns`` from now (0: as the queue says)."""
+    """Extend leases to ``visibility_ns`` from now (0: the queue's default)."""
 
     queue: int
     items: Items
@@ -187,7 +187,7 @@ class Extend:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give leased messages back as if they had not been taken: no failure, no delivery."""
+    """End leases as if the messages had not been delivered: no failure is counted."""
 
     queue: int
     items: Items
@@ -205,7 +205,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Prioritise:
-    """Give messages another priority; their age stays."""
+    """Change the priority of messages; their age stays."""
 
     queue: int
     ids: tuple[int, ...]
@@ -227,7 +227,7 @@ class Purge:
 
 @dataclass(frozen=True, slots=True)
 class Redrive:
-    """Move dead letters that match back to where they came from, or to ``target``."""
+    """Move matching dead letters back to the queue that they came from, or to ``target``."""
 
     queue: int
     target: int = 0
@@ -237,12 +237,12 @@ class Redrive:
     failed_until_ns: int = 0
     limit: int = 0
     rate_per_s: int = 0
-    failure: bytes = b""  # found in the failure reason
+    failure: bytes = b""  # a substring of the failure reason
 
 
 @dataclass(frozen=True, slots=True)
 class RedriveStep:
-    """The next part of a running redrive; proposed by the leader."""
+    """Run the next step of a redrive; proposed by the leader."""
 
     queue: int
     redrive: int
@@ -251,7 +251,7 @@ class RedriveStep:
 
 @dataclass(frozen=True, slots=True)
 class RedriveCancel:
-    """Stop a redrive where it is."""
+    """Stop a redrive."""
 
     queue: int
     redrive: int
@@ -259,7 +259,7 @@ class RedriveCancel:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleDelete:
-    """Stop a schedule; messages that it made stay."""
+    """Delete a schedule; the messages that it made stay."""
 
     queue: int
     schedule: int
@@ -267,7 +267,7 @@ class ScheduleDelete:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleFire:
-    """A schedule's time has come; proposed by the leader, and its index is the message's id."""
+    """Fire a schedule that is due; proposed by the leader. Its index is the message's id."""
 
     queue: int
     schedule: int
@@ -276,7 +276,7 @@ class ScheduleFire:
 
 @dataclass(frozen=True, slots=True)
 class QueueCreate:
-    """Make a queue; its id is the index of the entry."""
+    """Create a queue; its id is the index of the entry."""
 
     name: str
     config: QueueConfig
@@ -292,21 +292,21 @@ class QueueConfigure:
 
 @dataclass(frozen=True, slots=True)
 class QueueDelete:
-    """Remove a queue and all that is in it."""
+    """Delete a queue and its messages."""
 
     queue: int
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePause:
-    """Give no messages until resumed."""
+    """Refuse leases until the queue is resumed."""
 
     queue: int
 
 
 @dataclass(frozen=True, slots=True)
 class QueueResume:
-    """Give messages again."""
+    """Allow leases again."""
 
     queue: int
 
@@ -508,7 +508,7 @@ def _read_valid_config(reader: Reader) -> QueueConfig:
 
 
 def _describe(command: Command) -> str:
-    """Return the fields of a command that say something; of what is long, how long it is."""
+    """Return the fields of a command that are not default; of long ones only the length."""
     shown = []
     for name in command.__slots__:
         value = getattr(command, name)
@@ -520,14 +520,14 @@ def _describe(command: Command) -> str:
 
 
 class Moment(NamedTuple):
-    """When a command is applied."""
+    """Index and log time of the entry that is applied."""
 
     log_index: int
     now_ns: int
 
 
 class QueueWrites(QueueReads):
-    """How commands are carried out; what takes spans of entries has the shape of a handler."""
+    """Executes commands; methods that take spans of entries have the signature of a handler."""
 
     def __init__(self, position: Position) -> None:
         super().__init__(position)
@@ -539,12 +539,12 @@ class QueueWrites(QueueReads):
     def enqueue(
         self, prefix: bytes, index: int, now_ns: int, payloads: Sequence[bytes]
     ) -> list[Outcome]:
-        """Add messages, or find those that were added with the same dedup ids."""
+        """Add messages, or find the earlier ones with the same dedup ids."""
         outcomes: list[Outcome] = []
         at = len(prefix) + U64.size
         size_min, size_max = at + _BODY_AT, at + _BODY_AT + MESSAGE_SIZE_MAX
         queue: QueueState | None = None
-        head = usual = _NEVER  # how payloads for the queue begin, and those without options
+        head = usual = _NEVER  # the first bytes of payloads for the queue; of those without options
         added = 0
         for message_id, payload in enumerate(payloads, index):
             is_usual = payload.startswith(usual)
@@ -633,7 +633,7 @@ class QueueWrites(QueueReads):
     def lease(
         self, prefix: bytes, index: int, now_ns: int, payloads: Sequence[bytes]
     ) -> list[Outcome]:
-        """Lease the messages whose turn it is; their token is the entry's index."""
+        """Lease the next messages; their token is the entry's index."""
         outcomes: list[Outcome] = []
         at = len(prefix) + U64.size
         while (done := len(outcomes)) < len(payloads):
@@ -657,7 +657,7 @@ class QueueWrites(QueueReads):
     def _lease_all(
         self, queue: QueueState, index: int, entry_count: int, count: int, deadline_ns: int
     ) -> list[Outcome]:
-        """Lease up to ``count`` messages for each of some entries, the first at ``index``."""
+        """Lease up to ``count`` messages for each of several entries, the first at ``index``."""
         outcomes: list[Outcome] = []
         room = LEASED_MAX - queue.counts[LEASED]
         if count * entry_count > room:
@@ -688,10 +688,10 @@ class QueueWrites(QueueReads):
         self,
         prefix: bytes,
         index: int,
-        now_ns: int,  # noqa: ARG002 - a handler's
+        now_ns: int,  # noqa: ARG002 - of a handler
         payloads: Sequence[bytes],
     ) -> list[Outcome]:
-        """Take out leased messages that are done."""
+        """Remove leased messages."""
         outcomes: list[Outcome] = []
         items_at = len(prefix) + U64.size + _COUNTED.size
         one_size, entry_count = items_at + _ITEM.size, len(payloads)
@@ -735,7 +735,7 @@ class QueueWrites(QueueReads):
     def settle(
         self, queue: QueueState, command: Nack | Extend | Release, moment: Moment
     ) -> Outcome:
-        """Fail, extend or release leased messages."""
+        """Execute a nack, extend or release of leased messages."""
         index, now_ns = moment
         ids, tokens = (array("Q", each) for each in zip(*command.items, strict=True))
         dead: set[int] = set()
@@ -807,7 +807,7 @@ class QueueWrites(QueueReads):
         return outcome
 
     def purge(self, queue: QueueState, command: Purge, moment: Moment) -> Outcome:
-        """Remove what is in the range, as much as one entry may; tell where to go on."""
+        """Remove messages in the range up to the bound of one entry; return where to continue."""
         below_id = command.below_id or U64_MAX
         before_ns = command.before_ns or U64_MAX
         spans: list[Span] = []
@@ -864,17 +864,17 @@ class QueueWrites(QueueReads):
     def delete_schedule(
         self, queue: QueueState, command: ScheduleDelete, _moment: Moment
     ) -> Outcome:
-        """Stop a schedule."""
+        """Delete a schedule."""
         if command.schedule not in queue.schedules:
             return Refused(Reason.SCHEDULE_UNKNOWN, command.schedule)
         queue.put(queue.schedules, command.schedule, None)
         return APPLIED
 
     def fire(self, queue: QueueState, command: ScheduleFire, moment: Moment) -> Outcome:
-        """Let a schedule make its message: one entry, one message, one id.
+        """Add the message of a schedule: one entry, one message, one id.
 
-        Times that passed meanwhile are not made up for: the next one is the first after now. A
-        queue without room misses the firing, or the leader would propose it again and again.
+        Missed times are not caught up: the next one is the first after now. A full queue misses
+        the firing; otherwise the leader would propose it again and again.
         """
         index, now_ns = moment
         schedule = queue.schedules.get(command.schedule)
@@ -935,7 +935,7 @@ class QueueWrites(QueueReads):
         return self._step(queue, redrive, moment)
 
     def continue_redrive(self, queue: QueueState, command: RedriveStep, moment: Moment) -> Outcome:
-        """Do the next step of a redrive, if it is due and this is the one."""
+        """Do the next step of a redrive, if it is due and the entry names it."""
         redrive = queue.redrives.get(command.redrive)
         if redrive is None:
             return Refused(Reason.REDRIVE_UNKNOWN, command.redrive)
@@ -944,16 +944,16 @@ class QueueWrites(QueueReads):
         return self._step(queue, redrive, moment)
 
     def cancel_redrive(self, queue: QueueState, command: RedriveCancel, _moment: Moment) -> Outcome:
-        """Stop a redrive; what was moved stays moved."""
+        """Stop a redrive; messages that were moved stay where they are."""
         if command.redrive not in queue.redrives:
             return Refused(Reason.REDRIVE_UNKNOWN, command.redrive)
         queue.put(queue.redrives, command.redrive, None)
         return APPLIED
 
     def _step(self, queue: QueueState, redrive: RunningRedrive, moment: Moment) -> Outcome:
-        """Move what matches. The cursor only rises: a step that comes twice finds it elsewhere."""
+        """Move matching messages. The cursor only rises, so a repeated step is recognized."""
         index, now_ns = moment
-        count_max, interval_ns = step_of(redrive.rate_per_s)
+        count_max, interval_ns = plan_step(redrive.rate_per_s)
         if redrive.left:
             count_max = min(count_max, redrive.left)
         matching: list[tuple[Row, QueueState]] = []
@@ -981,7 +981,7 @@ class QueueWrites(QueueReads):
             queue.count(Total.MOVED)
             target.insert(_moved(row, now_ns, row.dead))
             target.count(Total.REDRIVEN)
-        # Those who watch the one queue hear that they left, those of the other that they came.
+        # Watches of the source see the messages leave, watches of the target see them arrive.
         moved: dict[int, list[int]] = {queue.id: [row.id for row, _ in matching]}
         for row, target in matching:
             moved.setdefault(target.id, []).append(row.id)
@@ -1003,7 +1003,7 @@ class QueueWrites(QueueReads):
         return Applied(len(matching), encode_cursor(redrive.id))
 
     def create_queue(self, namespace: str, command: QueueCreate, moment: Moment) -> Outcome:
-        """Make a queue; its id is the index of the entry."""
+        """Create a queue; its id is the index of the entry."""
         index = moment.log_index
         existing = self._names[namespace].get(command.name)
         if existing is not None:
@@ -1029,7 +1029,7 @@ class QueueWrites(QueueReads):
         return APPLIED
 
     def delete_queue(self, queue: QueueState, _command: QueueDelete, _moment: Moment) -> Outcome:
-        """Remove a queue and all that is in it."""
+        """Delete a queue and its messages."""
         queues = self._queues.values()
         users = [other.id for other in queues if other.config.dead_queue == queue.id]
         if users:
@@ -1041,18 +1041,18 @@ class QueueWrites(QueueReads):
     def pause_queue(
         self, queue: QueueState, command: QueuePause | QueueResume, _moment: Moment
     ) -> Outcome:
-        """Stop leases, or allow them again."""
+        """Pause or resume a queue."""
         queue.change("is_paused", isinstance(command, QueuePause))
         return APPLIED
 
     def _refuse(self, command: type[Command], prefix: bytes, payload: bytes) -> Refused:
-        """Tell why an entry can do nothing: its body is malformed, or its queue is not there."""
+        """Return why an entry has no effect: its body is malformed, or its queue does not exist."""
         reader = Reader(payload, len(prefix))
         try:
             asked = decode_command(OPERATIONS[command].number, reader)
         except BadPayload as error:
             return Refused(error.reason, error.detail)
-        if namespace_of(prefix) not in self._names:
+        if parse_namespace(prefix) not in self._names:
             return Refused(Reason.NAMESPACE_UNKNOWN)
         assert not isinstance(asked, QueueCreate), "it names no queue"
         return Refused(Reason.QUEUE_UNKNOWN, asked.queue)
@@ -1060,14 +1060,14 @@ class QueueWrites(QueueReads):
     def _note_part(
         self, index: int, kind: Kind, queue: QueueState, ids: Sequence[int], outcome: Outcome
     ) -> None:
-        """Note which messages a command concerned if it could not do all that it says."""
+        """Note which messages a command changed, if it could not change all that it names."""
         if isinstance(outcome, Applied) and outcome.value is not None:
             self.changes.add(index, kind, queue.id, _done(ids, outcome))
 
     def _refuse_dead_queue(
         self, namespace: str, queue_id: int, config: QueueConfig
     ) -> Refused | None:
-        """Refuse a queue for dead letters that cannot take them: what dies must go somewhere."""
+        """Refuse a dead-letter queue that cannot take messages: a dead letter must not be lost."""
         if not config.dead_queue and not config.max_deliveries:
             return None
         target = self._queues.get(config.dead_queue)
@@ -1091,7 +1091,7 @@ class QueueWrites(QueueReads):
     def _insert(self, queue: QueueState) -> None:
         self._queues[queue.id] = queue
         self._names[queue.namespace][queue.name] = queue.id
-        self._by_head[head_of(queue)] = queue
+        self._by_head[payload_head(queue)] = queue
         first_ns = queue.first_due()
         if first_ns is not None:
             self._wakeups.note(queue.id, first_ns)
@@ -1100,12 +1100,12 @@ class QueueWrites(QueueReads):
         self.changes.queue_removed(queue)
         del self._queues[queue.id]
         del self._names[queue.namespace][queue.name]
-        del self._by_head[head_of(queue)]
+        del self._by_head[payload_head(queue)]
         self._wakeups.forget(queue.id)
 
 
-def head_of(queue: QueueState) -> bytes:
-    """Return how the payloads of a queue begin that are in no session."""
+def payload_head(queue: QueueState) -> bytes:
+    """Return the first bytes of payloads for a queue that are in no session."""
     return encode_prefix(queue.namespace) + U64.pack(queue.id)
 
 
@@ -1116,7 +1116,7 @@ def _done(ids: Sequence[int], outcome: Applied) -> list[int]:
 
 
 def _split(items: bytes) -> tuple["array[int]", "array[int]"]:
-    """Return the ids and the tokens of items as a payload has them."""
+    """Split encoded items into ids and tokens."""
     numbers = array("Q", items)
     if byteorder == "big":
         numbers.byteswap()
@@ -1125,7 +1125,7 @@ def _split(items: bytes) -> tuple["array[int]", "array[int]"]:
 
 def _ack_one(queue: QueueState, message_id: int, token: int) -> Outcome:
     table = queue.table
-    if table.blocks and table.blocks[0].ids[0] == message_id:  # most are done as they came
+    if table.blocks and table.blocks[0].ids[0] == message_id:  # most are acknowledged in order
         block, at = table.blocks[0], 0
     else:
         place = table.find(message_id)
@@ -1141,9 +1141,9 @@ def _ack_one(queue: QueueState, message_id: int, token: int) -> Outcome:
 
 
 def _ack_each(queue: QueueState, items: list[bytes]) -> list[Outcome]:
-    """Acknowledge messages, each for itself."""
+    """Acknowledge messages; each has its own outcome."""
     ids, tokens = _split(b"".join(items))
-    if len(set(ids)) < len(ids):  # the second finds what the first did
+    if len(set(ids)) < len(ids):  # the second ack of a message must see the first
         return [_ack_one(queue, *each) for each in zip(ids, tokens, strict=True)]
     spans, wrong = _find_leased(queue.table, ids, tokens)
     if spans:
@@ -1163,7 +1163,7 @@ def _settle(
     *,
     is_strict: bool,
 ) -> Outcome:
-    """Act on messages that are leased with these tokens; on all or none if ``is_strict``."""
+    """Call ``act`` for messages leased with these tokens; for all or none if ``is_strict``."""
     table, count = queue.table, len(ids)
     if len(set(ids)) == count:
         spans, wrong = _find_leased(table, ids, tokens)
@@ -1179,7 +1179,7 @@ def _settle(
             _, wrong = _find_leased(table, ids[: again + 1], tokens[: again + 1])
             unknown = Refused(Reason.MESSAGE_UNKNOWN, ids[again])
             return next(iter(wrong.values()), unknown)
-        # One after the other: what the first did to a message, the second finds.
+        # One by one: the second item of a message must see the effect of the first.
         wrong = {}
         for at in range(count):
             spans, refused = _find_leased(table, ids[at : at + 1], tokens[at : at + 1])
@@ -1193,9 +1193,9 @@ def _settle(
 def _find_leased(
     table: Table, ids: "array[int]", tokens: "array[int]"
 ) -> tuple[list[Span], dict[int, Refused]]:
-    """Return where messages are that are leased with these tokens.
+    """Find the messages that are leased with these tokens.
 
-    Return besides, by position, what is wrong with the others.
+    Return their spans, and by position why the others are refused.
     """
     spans: list[Span] = []
     wrong: dict[int, Refused] = {}
@@ -1230,7 +1230,7 @@ def _each(
     *,
     is_strict: bool,
 ) -> Outcome:
-    """Act on each message that ``judge`` lets pass; on all or none if ``is_strict``."""
+    """Call ``act`` for each message that ``judge`` does not refuse; for all or none if strict."""
     if is_strict or len(ids) == 1:
         seen: set[int] = set()
         for message_id in ids:
@@ -1270,9 +1270,9 @@ def fail(
     now_ns: int,
     delay_ns: int | None,
 ) -> list[int]:
-    """Record failed deliveries of leased messages: each waits for its backoff, or is dead.
+    """Record failed deliveries: retry after the backoff, or move to the dead-letter queue.
 
-    Return those that are dead.
+    Return the ids of the dead letters.
     """
     config, dying = queue.config, list[Span]()
     for block, first, last in spans:
@@ -1304,7 +1304,7 @@ def fail(
 
 
 def _moved(row: Row, now_ns: int, dead: Dead | None) -> Row:
-    """Return a message as it arrives in another queue: at the end, fresh, without a lifetime."""
+    """Return a row for another queue: at the end, not delivered yet, without a lifetime."""
     return Row(
         row.id,
         now_ns,
@@ -1317,8 +1317,8 @@ def _moved(row: Row, now_ns: int, dead: Dead | None) -> Row:
     )
 
 
-def step_of(rate_per_s: int) -> tuple[int, int]:
-    """Return how many messages one step may move, and how long the next one has to wait."""
+def plan_step(rate_per_s: int) -> tuple[int, int]:
+    """Return how many messages one step may move, and the delay until the next step."""
     if not rate_per_s:
         return REDRIVE_STEP_MAX, 0
     count = min(REDRIVE_STEP_MAX, max(1, rate_per_s // REDRIVE_STEPS_PER_S))
@@ -1326,7 +1326,7 @@ def step_of(rate_per_s: int) -> tuple[int, int]:
 
 
 def _matches(row: Row, redrive: RunningRedrive) -> bool:
-    """Whether a dead letter is to be moved: nobody holds it, and it died before the redrive."""
+    """Return whether to move a dead letter: it matches, is not leased, died before the redrive."""
     dead = row.dead
     if dead is None or row.state == LEASED or row.since_ns > redrive.started_ns:
         return False
@@ -1336,7 +1336,7 @@ def _matches(row: Row, redrive: RunningRedrive) -> bool:
 
 
 def _is_blind_enqueue(body: bytes) -> bool:
-    """A message without a dedup id, which might make it the repetition of another one."""
+    """Return whether a message has no dedup id, which could make it a duplicate."""
     return len(body) > _OPTIONS_AT and not body[_OPTIONS_AT] & OPTION_DEDUP
 
 
@@ -1345,11 +1345,11 @@ class QueueOperation(Operation):
     """An operation of queues.
 
     ``execute`` is a method of ``QueueWrites`` for one command at a time: (queue, command, moment).
-    All commands are described by one function.
+    One function describes all commands.
     """
 
-    takes_spans: bool = False  # ``execute`` has the shape of a handler instead
-    kind: Kind | None = None  # what it did if it did what it says; None: only apply knows
+    takes_spans: bool = False  # ``execute`` has the signature of a handler instead
+    kind: Kind | None = None  # its event, if it did all that it says; None: only apply knows
 
 
 # The numbers are in logs: never change or reuse one.
@@ -1500,14 +1500,14 @@ _BY_NUMBER = {each.number: each for each in QUEUE_OPERATIONS}
 
 
 def encode_command(command: Command, namespace: str, session: SessionRef | None = None) -> Draft:
-    """Return the draft of the entry that asks for ``command``."""
+    """Return the draft of the entry that carries ``command``."""
     operation = OPERATIONS[type(command)]
     payload = encode_prefix(namespace, session) + operation.encode(command)
     return Draft(OWNER_QUEUE << 8 | operation.number, payload)
 
 
 def decode_command(number: int, reader: Reader) -> Command:
-    """Read the body of an entry; raise ``BadPayload`` for what is none."""
+    """Decode the body of an entry; raise ``BadPayload`` if it is malformed."""
     operation = _BY_NUMBER.get(number)
     if operation is None:
         raise BadPayload(Reason.OPERATION_UNKNOWN, number)
@@ -1517,7 +1517,7 @@ def decode_command(number: int, reader: Reader) -> Command:
 
 
 def describe_queue_entry(entry: Entry) -> str:
-    """Return one line that says what an entry of this owner asks for, for people."""
+    """Return one readable line about an entry of this owner."""
     try:
         prefix, reader = read_prefix(entry.plain_payload())
         command = decode_command(entry.entry_type & 0xFF, reader)
@@ -1526,10 +1526,11 @@ def describe_queue_entry(entry: Entry) -> str:
     return f"{type(command).__name__} {prefix.namespace}: {_describe(command)}"
 
 
-def notes_of(changes: QueueChanges, entry: Entry) -> list[Note] | None:
-    """Return what an entry of queues did, or an expiry, that took effect; None: not known any more.
+def find_notes(changes: QueueChanges, entry: Entry) -> list[Note] | None:
+    """Return what an applied queue or expire entry did; None if that is no longer known.
 
-    An entry did what it says, unless apply has noted otherwise. Of an expiry only apply knows it.
+    An entry did what its payload says, unless apply has noted otherwise. The effect of an expiry is
+    in the notes only.
     """
     notes = changes.get(entry.index)
     if notes is not None:
@@ -1539,14 +1540,14 @@ def notes_of(changes: QueueChanges, entry: Entry) -> list[Note] | None:
         return [] if is_known else None
     _, reader = read_prefix(entry.plain_payload())
     command = decode_command(entry.entry_type & 0xFF, reader)
-    if not is_known and not tells_all(command):
+    if not is_known and not is_unconditional(command):
         return None
-    note = told_by(command, entry.index)
+    note = expected_note(command, entry.index)
     return [] if note is None else [note]
 
 
-def told_by(command: Command, index: int) -> Note | None:
-    """Return what an entry did to messages if it did what it says; None: nothing."""
+def expected_note(command: Command, index: int) -> Note | None:
+    """Return the note of an entry that did all that it says; None: it changed no message."""
     kind = OPERATIONS[type(command)].kind
     if kind is None:
         return None
@@ -1556,8 +1557,8 @@ def told_by(command: Command, index: int) -> Note | None:
     return Note(kind, command.queue, ids)
 
 
-def tells_all(command: Command) -> bool:
-    """Whether an entry that took effect did just what it says, whatever the state was."""
+def is_unconditional(command: Command) -> bool:
+    """Return whether an applied entry always did exactly what its command says."""
     match command:
         case Enqueue(dedup=dedup):
             return not dedup
@@ -1568,7 +1569,7 @@ def tells_all(command: Command) -> bool:
 
 
 def named_ids(command: Command) -> list[int]:
-    """Return the messages that a command names."""
+    """Return the ids that a command names."""
     match command:
         case Ack(_, items) | Nack(_, items) | Extend(_, items) | Release(_, items):
             return [message_id for message_id, _ in items]

@@ -1,10 +1,10 @@
-"""Cron: which minute comes next. Integers only, UTC only, the same on every replica.
+"""Cron: the next minute of an expression. Integers and UTC only, the same on every replica.
 
 Five fields: minute (0-59), hour (0-23), day of month (1-31), month (1-12), day of week (0-7,
 0 and 7 are Sunday). A field is a list of ``*``, ``a``, ``a-b``, each with an optional ``/step``;
 ``a/step`` is ``a-highest/step``. When both days are restricted (do not start with ``*``), a day
-that fits either of them fits, as crontab has it. There is no daylight saving in UTC, so no minute
-happens twice or never.
+that fits either of them fits, as in crontab. There is no daylight saving in UTC, so no minute
+is repeated or skipped.
 
 Leap seconds do not exist in log time: a day has 86,400 seconds.
 """
@@ -40,10 +40,10 @@ class Cron:
     days: int
     months: int
     weekdays: int
-    either_day: bool  # a day fits that fits one of both day fields
+    either_day: bool  # a day needs to fit only one of the two day fields
 
     def next_after(self, moment_ns: int) -> int | None:
-        """Return the first fitting minute after ``moment_ns``, None if there is none for long."""
+        """Return the first fitting minute after ``moment_ns``, None beyond CRON_DAYS_MAX."""
         minute = moment_ns // _MINUTE_NS + 1
         day, minute_of_day = divmod(minute, _DAY_MINUTES)
         for candidate in self._days_from(day):
@@ -53,7 +53,7 @@ class Cron:
         return None
 
     def _days_from(self, first: int) -> Iterator[int]:
-        year, month, day_of_month = civil_of(first)
+        year, month, day_of_month = to_civil_date(first)
         length = _month_length(year, month)
         for day in range(first, first + CRON_DAYS_MAX):
             if self.months >> month & 1 and self._fits(day, day_of_month):
@@ -83,7 +83,7 @@ class Cron:
 
 
 def parse_cron(text: bytes) -> Cron:
-    """Parse an expression; raise ``BadCron`` for what is none."""
+    """Parse an expression; raise ``BadCron`` if it is malformed."""
     fields = text.split(b" ")
     if len(fields) != len(_FIELDS):
         raise BadCron(min(len(fields), len(_FIELDS)))
@@ -94,7 +94,7 @@ def parse_cron(text: bytes) -> Cron:
     return Cron(minutes, hours, days, months, weekdays, either_day)
 
 
-def civil_of(day: int) -> tuple[int, int, int]:
+def to_civil_date(day: int) -> tuple[int, int, int]:
     """Return year, month and day of month of a day counted from 1970-01-01."""
     era, day_of_era = divmod(day + _DAYS_TO_EPOCH, _DAYS_PER_ERA)
     leap_days = day_of_era // 1_460 - day_of_era // 36_524 + day_of_era // 146_096

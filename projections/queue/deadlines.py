@@ -1,16 +1,16 @@
 """Deadlines of messages, as packed numbers.
 
-A queue may hold a deadline for each of a million messages, so they are not the objects of
-projections/deadlines.py (200 bytes each). Those of one kind mostly come in ascending order, as the
-ends of leases of one length do, and stand in a run of two arrays (17 bytes each); the others are
-one number each (time, message, kind) in a heap. What is cancelled elsewhere than at the head of its
-run is noted in ``_gone`` until it comes up or there is more of it than of the rest; so nothing here
-has to look a message up. Invariants:
+A queue may hold a deadline for each of a million messages, too many for the objects of
+projections/deadlines.py (200 bytes each). Deadlines of one kind mostly come in ascending order, as
+the ends of leases of one length do; they are kept in a run of two arrays (17 bytes each). The
+others are one number each (time, message, kind) in a heap. A deadline that is cancelled elsewhere
+than at the head of its run is noted in ``_gone`` until it comes up or there are more gone than live
+ones. So no message has to be looked up here. Invariants:
 
 * runs and heap together hold each live deadline once and each gone one once; a run ascends;
 * there are at most as many gone keys as live ones, plus GARBAGE_MAX.
 
-``Wakeups`` tells which of many queues has something due first. A queue's entry there may be too
+``Wakeups`` finds the queue that has something due first. A queue's entry there may be too
 early, never too late: it is corrected when it comes up.
 """
 
@@ -55,24 +55,24 @@ class Run:
         self.kind = kind
         self.times = array("Q")
         self.ids = array("Q")
-        self.head = 0  # what is before it is over
+        self.head = 0  # deadlines before it are removed
 
     def __len__(self) -> int:
         return len(self.ids) - self.head
 
     def trim(self) -> None:
-        """Give back the room of what is over, once it is enough to be worth it."""
+        """Free the space of removed deadlines, once that is worthwhile."""
         if self.head >= _TRIM_ROWS and self.head * 2 >= len(self.ids):
             del self.times[: self.head], self.ids[: self.head]
             self.head = 0
 
     def keys(self) -> Iterator[int]:
-        """Iterate over the deadlines as numbers; nothing may change meanwhile."""
+        """Iterate over the packed deadlines; the run must not change meanwhile."""
         for at in range(self.head, len(self.ids)):
             yield pack_deadline(self.times[at], self.ids[at], self.kind)
 
     def drop(self, gone: set[int]) -> None:
-        """Drop what is gone."""
+        """Drop the keys in ``gone``."""
         kept = [unpack_deadline(key) for key in self.keys() if key not in gone]
         self.times = array("Q", [time_ns for time_ns, _, _ in kept])
         self.ids = array("Q", [message_id for _, message_id, _ in kept])
@@ -94,7 +94,7 @@ class PackedDeadlines:
         return self._count
 
     def add(self, deadline_ns: int, message_id: int, kind: int) -> None:
-        """Add a deadline that is not here."""
+        """Add a deadline that does not exist yet."""
         self._count += 1
         gone = self._gone
         if gone:
@@ -113,7 +113,7 @@ class PackedDeadlines:
         ids.append(message_id)
 
     def cancel(self, deadline_ns: int, message_id: int, kind: int) -> None:
-        """Take away a deadline that is here; most are the first of their run."""
+        """Remove an existing deadline; most are the first of their run."""
         self._count -= 1
         run = self._runs[kind]
         head, ids, gone = run.head, run.ids, self._gone
@@ -134,7 +134,7 @@ class PackedDeadlines:
             self._drop_gone()
 
     def add_all(self, deadline_ns: int, ids: "array[int]", kind: int) -> None:
-        """Add one time for messages whose ids ascend."""
+        """Add one deadline for messages whose ids ascend."""
         run = self._runs[kind]
         last = (run.times[-1], run.ids[-1]) if len(run) else (0, 0)
         if self._gone or (deadline_ns, ids[0]) <= last:
@@ -146,7 +146,7 @@ class PackedDeadlines:
             self._count += len(ids)
 
     def cancel_all(self, times: "array[int]", ids: "array[int]", kind: int) -> None:
-        """Take away deadlines that are here; most are the first ones."""
+        """Remove existing deadlines; most are the first of their run."""
         run = self._runs[kind]
         start, stop = run.head, run.head + len(ids)
         if not self._gone and run.ids[start:stop] == ids and run.times[start:stop] == times:
@@ -170,7 +170,7 @@ class PackedDeadlines:
         return min(times, default=None)
 
     def due(self, now_ns: int, limit: int) -> list[int]:
-        """Return up to ``limit`` keys with a time at or before now, earliest first; they stay."""
+        """Return up to ``limit`` keys due at or before now, earliest first; nothing is removed."""
         gone = self._gone
         end = pack_deadline(now_ns + 1, 0, 0)
         found: list[int] = []
@@ -226,17 +226,17 @@ class PackedDeadlines:
 
 
 class Wakeups:
-    """Which queue has something due first; ``first_of`` tells a queue's true first time."""
+    """Which queue has something due first; ``find_first`` returns a queue's true first time."""
 
-    __slots__ = ("_first_of", "_heap", "times")
+    __slots__ = ("_find_first", "_heap", "times")
 
-    def __init__(self, first_of: Callable[[int], int | None]) -> None:
-        self._first_of = first_of
+    def __init__(self, find_first: Callable[[int], int | None]) -> None:
+        self._find_first = find_first
         self.times: dict[int, int] = {}
         self._heap: list[tuple[int, int]] = []
 
     def note(self, queue: int, time_ns: int) -> None:
-        """Something of the queue is due at ``time_ns``."""
+        """Note that the queue has something due at ``time_ns``."""
         known_ns = self.times.get(queue)
         if known_ns is None or time_ns < known_ns:
             self.times[queue] = time_ns
@@ -246,7 +246,7 @@ class Wakeups:
                 heapify(self._heap)
 
     def forget(self, queue: int) -> None:
-        """The queue is gone."""
+        """Remove a deleted queue."""
         self.times.pop(queue, None)
 
     def first(self) -> int | None:
@@ -257,7 +257,7 @@ class Wakeups:
             if self.times.get(queue) != time_ns:
                 heappop(heap)
                 continue
-            true_ns = self._first_of(queue)
+            true_ns = self._find_first(queue)
             if true_ns == time_ns:
                 return time_ns
             heappop(heap)
@@ -273,7 +273,7 @@ class Wakeups:
     def check(self, queues: Iterable[int]) -> None:
         """Assert that no queue wakes up too late."""
         for queue in queues:
-            true_ns = self._first_of(queue)
+            true_ns = self._find_first(queue)
             if true_ns is not None:
                 assert self.times.get(queue, U64_MAX) <= true_ns, f"queue {queue} oversleeps"
         held = set(self._heap)

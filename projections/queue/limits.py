@@ -9,11 +9,11 @@ from onelog.projections.limits import TTL_NS_MAX, VALUE_SIZE_MAX
 
 SECOND_NS = 1_000_000_000
 
-# Queues. Names are what people type; one that is looked at has a cost per queue of a shard.
+# Queues. Some operations take one step per queue of a shard.
 QUEUES_MAX = 10_000  # per shard, over all namespaces
 QUEUE_NAME_SIZE_MAX = 128
 
-# Messages. Sixteen priorities: a lease may have to look at the head of each.
+# Messages. Sixteen priorities: a lease may have to check the head of each.
 PRIORITY_MAX = 15
 PRIORITY_DEFAULT = 8
 MESSAGE_SIZE_MAX = VALUE_SIZE_MAX  # of a body; leaves room for headers in an entry of 8 MiB
@@ -23,7 +23,7 @@ HEADER_NAME_SIZE_MAX = 128
 HEADER_VALUE_SIZE_MAX = 4_096
 HEADERS_RESERVED = b"dlq."  # written by the database only
 DELAY_NS_MAX = TTL_NS_MAX
-DELIVERIES_MAX = 65_535  # counted in two bytes; the count stays there
+DELIVERIES_MAX = 65_535  # counted in two bytes; the count stops there
 GROUPS_MAX = 1_000_000  # per queue, with messages in it
 TENANTS_MAX = 10_000  # per queue, with messages in it
 
@@ -39,15 +39,15 @@ FAILURE_SIZE_MAX = 256  # of a failure reason
 DEDUP_ENTRIES_DEFAULT = 100_000
 DEDUP_ENTRIES_MAX = 1_000_000
 DEDUP_WINDOW_NS_DEFAULT = 300 * SECOND_NS
-DEDUP_TRIM_STEP = 4  # entries let go of per enqueue: more than one comes in, so it catches up
+DEDUP_TRIM_STEP = 4  # entries dropped per enqueue; more than one, so that it catches up
 
-# Purge and redrive: what one entry may remove and look at.
+# Purge and redrive: what one entry may remove and visit.
 PURGE_MESSAGES_MAX = 10_000
 PURGE_VISITS_MAX = 40_000
 REDRIVES_MAX = 16  # running at a time per queue
 REDRIVE_STEP_MAX = 1_000
 REDRIVE_VISITS_MAX = 10_000
-REDRIVE_STEPS_PER_S = 10  # a rate is spread over so many steps in a second
+REDRIVE_STEPS_PER_S = 10  # steps per second over which a rate is spread
 
 # Schedules.
 SCHEDULES_MAX = 1_000  # per queue
@@ -58,4 +58,4 @@ CRON_DAYS_MAX = 366 * 8 + 1  # 29 February may be eight years away
 PEEK_MESSAGES_MAX = 1_000
 PEEK_VISITS_MAX = 50_000
 BLOCK_ROWS = 512  # rows of one block of columns (table.py)
-GARBAGE_MAX = 1_024  # outdated entries of a heap or list that are kept, beside as many as live
+GARBAGE_MAX = 1_024  # outdated entries of a heap or list that are kept, plus as many as live ones

@@ -1,22 +1,17 @@
-"""Messages as they stand in the log: what a producer sends, and how a consumer reads it back.
+"""Messages in the log, the settings of a queue, and the results of queue commands.
 
 The state of a queue holds indexes only. Body and headers stay in the entry that brought them: an
 ``enqueue``, or a ``schedule_create`` for the messages that a schedule makes. ``decode_message``
-reads either of them, for whoever serves a lease or a peek.
+reads either of them, to serve a lease or a peek.
 
-Config
-------
-What a queue is set to do: retries, dead letters, lifetimes, dedup window, limits.
-
-A configuration is replaced whole. It is looked at when something happens, so a change never
-walks over messages: a lower ``max_deliveries`` concerns the next failure, a default lifetime
+``QueueConfig`` is what a queue is set to do: retries, dead letters, lifetimes, dedup window,
+limits. A configuration is replaced whole. It is read when something happens, so a change never
+walks over messages: a lower ``max_deliveries`` applies at the next failure, a default lifetime to
 the next message.
 
-Results
--------
-What leases, acknowledgements and purges answer, as bytes (``Applied.value``) and as values.
-
-Sessions keep results, so they have bytes; docs/queue.md has the tables.
+``encode_leased``, ``encode_verdicts`` and ``encode_cursor`` write what leases, settles and purges
+return (``Applied.value``). Sessions store results, so they have an encoding; docs/queue.md has the
+tables. Decoding raises ``BadPayload`` for entries and ``BadResult`` for results.
 """
 
 import struct
@@ -78,14 +73,14 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class Enqueue:
-    """Put one message into a queue; its id is the index of the entry."""
+    """Add one message to a queue; its id is the index of the entry."""
 
     queue: int
     body: bytes
     priority: int = PRIORITY_DEFAULT
     delay_ns: int | None = None  # from the entry's timestamp
     at_ns: int | None = None  # absolute; not together with a delay
-    ttl_ns: int | None = None  # from the entry's timestamp; None: as the queue says
+    ttl_ns: int | None = None  # from the entry's timestamp; None: the queue's default
     dedup: bytes = b""
     group: bytes = b""
     tenant: bytes = b""
@@ -94,7 +89,7 @@ class Enqueue:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleCreate:
-    """Let a queue send itself a message whenever a cron expression says so."""
+    """Add a message to a queue at each time of a cron expression."""
 
     queue: int
     cron: bytes
@@ -115,7 +110,7 @@ class Message:
 
 
 Sent = tuple[int, int | None, int | None, int | None, bytes, bytes, bytes, Headers, int]
-"""Priority, delay, time, lifetime, dedup id, group, tenant, headers; where the body begins."""
+"""Priority, delay, time, lifetime, dedup id, group, tenant, headers, position of the body."""
 
 
 def encode_enqueue(command: Enqueue) -> bytes:
@@ -156,7 +151,7 @@ def read_enqueue(reader: Reader) -> Enqueue:
 
 
 def scan_enqueue(data: bytes, at: int) -> Sent:
-    """Read what an ``enqueue`` entry has behind the queue's id, at ``at``, but for the body."""
+    """Read the fields of an ``enqueue`` between queue id and body, from position ``at`` on."""
     if len(data) < at + 2:
         raise BadPayload(Reason.PAYLOAD_TRUNCATED)
     options, priority = data[at], data[at + 1]
@@ -215,7 +210,7 @@ def read_schedule(reader: Reader) -> ScheduleCreate:
 
 
 def decode_message(entry: Entry) -> Message:
-    """Return the message that an entry of the log brought; raise ``BadPayload`` for others."""
+    """Decode the message of an entry; raise ``BadPayload`` if the entry holds none."""
     _, reader = read_prefix(entry.plain_payload())
     if entry.entry_type == TYPE_ENQUEUE:
         sent = read_enqueue(reader)
@@ -258,7 +253,7 @@ def _scan_headers(data: bytes, at: int) -> tuple[Headers, int]:
     at += 2
     if count > HEADERS_MAX:
         raise BadPayload(Reason.PAYLOAD_COUNT_TOO_LARGE, count)
-    if not count:  # there is one way to have none, so that equal messages have equal bytes
+    if not count:  # no headers have one encoding, so that equal messages have equal bytes
         raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, 0)
     for _ in range(count):
         name_at, name_end = at + 1, at + 1 + data[at]
@@ -276,7 +271,7 @@ def _scan_headers(data: bytes, at: int) -> tuple[Headers, int]:
     return tuple(headers), at
 
 
-# Config
+# Settings
 
 # max_deliveries, dead_queue, visibility, ageing, ttl, dedup window, dedup entries, messages
 CONFIG = struct.Struct("<HQQQQQIQ")
@@ -290,9 +285,9 @@ class QueueConfig:
 
     max_deliveries: int = 0  # failures after which a message is dead; 0: never
     dead_queue: int = 0  # id of the queue that takes dead letters; needed with max_deliveries
-    visibility_ns: int = VISIBILITY_NS_DEFAULT  # length of a lease that asks for none
-    ageing_ns: int = 0  # waiting that makes up for one step of priority; 0: priority is strict
-    ttl_ns: int = 0  # lifetime of a message that brings none; 0: none
+    visibility_ns: int = VISIBILITY_NS_DEFAULT  # default length of a lease
+    ageing_ns: int = 0  # waiting time worth one step of priority; 0: priority is strict
+    ttl_ns: int = 0  # default lifetime of a message; 0: none
     dedup_window_ns: int = DEDUP_WINDOW_NS_DEFAULT
     dedup_max: int = DEDUP_ENTRIES_DEFAULT  # ids remembered; 0: no dedup
     messages_max: int = 0  # live messages; 0: no limit
@@ -315,7 +310,7 @@ class QueueConfig:
         return len(self.backoff_ns) if len(self.backoff_ns) > BACKOFF_STEPS_MAX else None
 
     def backoff_after(self, failures: int) -> int:
-        """Return how long a message waits after that many failures."""
+        """Return the delay after this number of failures."""
         if not self.backoff_ns:
             return 0
         return self.backoff_ns[min(max(failures, 1), len(self.backoff_ns)) - 1]
@@ -337,7 +332,7 @@ class QueueConfig:
 
 
 def read_config(reader: Reader | SectionReader) -> QueueConfig:
-    """Read a configuration; whether it is valid is for the caller to ask."""
+    """Read a configuration; the caller checks ``invalid``."""
     fixed = reader.fields(CONFIG)
     fields: list[Any] = [*fixed, tuple(reader.number(U64) for _ in range(reader.number(U8)))]
     return QueueConfig(*fields)
@@ -349,7 +344,7 @@ LEASE_HEAD = struct.Struct("<QQH")  # token, deadline_ns, count
 LEASE_ROW = struct.Struct("<QQI")  # id, body_index, deliveries << 16 | flags
 _CURSOR = struct.Struct("<Q")
 
-ACKED = Applied(1)  # what an ack of one message gets, shared as it is so common
+ACKED = Applied(1)  # the result of an ack of one message, shared because it is so common
 
 
 class LeasedMessage(NamedTuple):
@@ -364,13 +359,13 @@ class LeasedMessage(NamedTuple):
     dead: Dead | None = None
 
     def dead_headers(self) -> dict[str, str]:
-        """Return the headers that tell how a message died; none for one that did not."""
+        """Return the headers of a dead letter; empty for other messages."""
         return {} if self.dead is None else dead_headers(self.id, self.dead)
 
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """What a lease got: all messages have one token and one deadline."""
+    """The result of a lease: all messages have one token and one deadline."""
 
     token: int
     deadline_ns: int
@@ -388,7 +383,7 @@ def dead_headers(message_id: int, dead: Dead) -> dict[str, str]:
 
 
 def encode_leased(token: int, deadline_ns: int, rows: list[Row]) -> bytes:
-    """Return the bytes of what a lease got; the rows are as leased."""
+    """Encode the result of a lease; the rows are in their state after it."""
     parts = [LEASE_HEAD.pack(token, deadline_ns, len(rows))]
     for row in rows:
         flags = HAS_DEAD if row.dead is not None else 0
@@ -401,7 +396,7 @@ def encode_leased(token: int, deadline_ns: int, rows: list[Row]) -> bytes:
 
 
 def decode_leased(result: Applied) -> Leased:
-    """Return what a lease got; raise ``BadResult`` for what is no such result."""
+    """Decode the result of a lease; raise ``BadResult`` for other bytes."""
     if result.value is None:
         return Leased(0, 0, ())
     data = result.value
@@ -410,7 +405,7 @@ def decode_leased(result: Applied) -> Leased:
         at = LEASE_HEAD.size
         if len(data) == at + count * LEASE_ROW.size:
             rows = list(LEASE_ROW.iter_unpack(memoryview(data)[at:]))
-            if not any(row[2] & HAS_DEAD for row in rows):  # most of all: none has died before
+            if not any(row[2] & HAS_DEAD for row in rows):  # the usual case: no dead letters
                 alive = [LeasedMessage(row[0], row[1], row[2] >> DELIVERIES_SHIFT) for row in rows]
                 return Leased(token, deadline_ns, tuple(alive))
         messages = []
@@ -448,12 +443,12 @@ def decode_verdicts(result: Applied, item_count: int) -> list[Reason | None]:
 
 
 def encode_cursor(message_id: int) -> bytes:
-    """Return where to go on with a purge, or which redrive goes on by itself."""
+    """Encode where to continue a purge, or the id of a redrive that continues by itself."""
     return _CURSOR.pack(message_id)
 
 
 def decode_cursor(result: Applied) -> int | None:
-    """Return where to go on, None if all is done."""
+    """Decode where to continue; None if all is done."""
     if result.value is None:
         return None
     if len(result.value) != _CURSOR.size:

@@ -1,11 +1,10 @@
-"""The queue projection: messages that somebody has to work on, owner 0x02.
+"""The queue projection, owner 0x02: messages that consumers lease, work on and acknowledge.
 
-Operations are in commands.py, reads in reads.py, and one queue's state, with all that
-touches its messages, is in store.py.
+Operations are in commands.py, reads in reads.py, and the state of one queue in store.py.
 
-What happens because of time is in the log: the ends of leases, delays and lifetimes as items of
-``expire`` entries, firings of schedules and steps of redrives as entries of their own that the
-leader proposes (``chores``).
+Every effect of time is in the log: the ends of leases, delays and lifetimes are items of ``expire``
+entries; firings of schedules and steps of redrives are entries of their own that the leader
+proposes (``chores``).
 """
 
 import struct
@@ -28,7 +27,7 @@ from onelog.projections.queue.commands import (
     ScheduleFire,
     encode_command,
     fail,
-    head_of,
+    payload_head,
 )
 from onelog.projections.queue.deadlines import (
     DELAY_ENDS,
@@ -55,10 +54,10 @@ class Queue(QueueWrites):
         OWNER_QUEUE << 8 | each.number for each in QUEUE_OPERATIONS if each.has_large_result
     )
 
-    def name_of(self, queue_id: int) -> tuple[str, str] | None:
-        """Return namespace and name of a queue, also of one that went not long ago."""
+    def find_name(self, queue_id: int) -> tuple[str, str] | None:
+        """Return namespace and name of a queue, also of a recently deleted one."""
         queue = self._queues.get(queue_id)
-        return self.changes.name_of(queue_id) if queue is None else (queue.namespace, queue.name)
+        return self.changes.find_name(queue_id) if queue is None else (queue.namespace, queue.name)
 
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handler of each operation."""
@@ -86,7 +85,7 @@ class Queue(QueueWrites):
         return outcome
 
     def begin_batch(self) -> None:
-        """From now on, be able to take everything back."""
+        """Record every change from now on, so that it can be rolled back."""
         self._undo.begin()
 
     def commit_batch(self) -> None:
@@ -98,20 +97,20 @@ class Queue(QueueWrites):
         self._undo.rollback()
 
     def namespace_created(self, namespace: Namespace) -> None:
-        """Make room for queues."""
+        """Prepare an empty namespace."""
         self._names[namespace.name] = {}
 
     def namespace_configured(self, namespace: Namespace) -> None:
-        """Nothing: limits of a namespace are about keys."""
+        """Do nothing: the limits of a namespace are about keys."""
 
     def namespace_deleted(self, namespace: Namespace) -> None:
-        """Let go of all its queues."""
+        """Drop all its queues."""
         for queue_id in sorted(self._names[namespace.name].values()):
             self._remove(self._queues[queue_id])
         del self._names[namespace.name]
 
     def next_deadline(self) -> int | None:
-        """Return when something is due first."""
+        """Return the time at which something is due first."""
         return self._wakeups.first()
 
     def due(self, now_ns: int, limit: int) -> list[Due]:
@@ -125,7 +124,7 @@ class Queue(QueueWrites):
         return sorted(found)[:limit]
 
     def expire(self, item: bytes, index: int, timestamp_ns: int) -> bool:
-        """Let a lease, delay or lifetime end if its time has come."""
+        """End a lease, delay or lifetime if it is due."""
         if len(item) != ITEM.size:
             return False
         kind, queue_id, message_id = ITEM.unpack(item)
@@ -158,7 +157,7 @@ class Queue(QueueWrites):
         return False
 
     def chores(self, now_ns: int, limit: int) -> list[Draft]:
-        """Return the schedules to fire and the redrives to go on with."""
+        """Return the schedules to fire and the redrives to continue."""
         found: list[tuple[int, int, Command, str]] = []
         for queue_id in self._wakeups.until(now_ns):
             queue = self._queues[queue_id]
@@ -198,12 +197,12 @@ class Queue(QueueWrites):
                 total[kind] = total.get(kind, 0) + size
         return total
 
-    def evict(self, size: int) -> int:  # noqa: ARG002 - a projection's
+    def evict(self, size: int) -> int:  # noqa: ARG002 - of the Protocol
         """Return 0: bodies are in the log, and nothing else can be moved."""
         return 0
 
     def counts(self) -> dict[str, int]:
-        """Return how many things there are, by kind."""
+        """Return the number of objects, by kind."""
         queues = self._queues.values()
         return {
             "queues": len(self._queues),
@@ -220,7 +219,7 @@ class Queue(QueueWrites):
         return chunked(dump_parts(self._queues))
 
     def load(self, chunks: Iterable[bytes]) -> None:
-        """Take over the content of a section; the namespaces are known already."""
+        """Load a section; the namespaces exist already."""
         load_section(chunks, self._open)
         self.changes.reset(self._position.applied_index + 1)
 
@@ -234,10 +233,10 @@ class Queue(QueueWrites):
         }
         queues = self._queues.values()
         assert named == {(queue.namespace, queue.name): queue.id for queue in queues}
-        assert sorted(self._by_head) == sorted(head_of(queue) for queue in queues)
+        assert sorted(self._by_head) == sorted(payload_head(queue) for queue in queues)
         held: set[int] = set()
         for queue in queues:
-            assert self._by_head[head_of(queue)] is queue
+            assert self._by_head[payload_head(queue)] is queue
             queue.check()
             ids = {row.id for row in queue.table.rows()}
             assert not held & ids, "a message in two queues"

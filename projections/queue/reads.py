@@ -1,7 +1,7 @@
-"""Reads of queues: names, settings, depths, and the messages themselves. They change nothing.
+"""Reads of queues: names, settings, counts, and the messages themselves. They change nothing.
 
-A message that is read is a ``Row``: indexes and numbers. Who serves it fetches the entry
-``row.body_index`` from the log and decodes it with ``queue_message.decode_message``.
+A message that is read is a ``Row``: indexes and numbers. To serve it, fetch the entry
+``row.body_index`` from the log and decode it with ``message.decode_message``.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from onelog.projections.result import Refused
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """How full a queue is, and what became of its messages since it was created."""
+    """Counts of a queue by state, and totals by outcome since it was created."""
 
     ready: int
     delayed: int
@@ -48,14 +48,14 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class Peeked:
-    """Messages in the order of ids; ``next_id`` is where to go on, None at the end."""
+    """Messages in the order of ids; ``next_id`` is where to continue, None at the end."""
 
     messages: tuple[Row, ...]
     next_id: int | None
 
 
 class QueueReads:
-    """The questions that can be asked of all queues."""
+    """The reads over all queues."""
 
     def __init__(self, position: Position) -> None:
         self._position = position
@@ -67,7 +67,7 @@ class QueueReads:
         return self._names.get(namespace, {}).get(name)
 
     def get_queue(self, namespace: str, name: str) -> QueueState | Refused:
-        """Return the queue called ``name``, to be looked at."""
+        """Return the queue called ``name``, for reading."""
         names = self._names.get(namespace)
         if names is None:
             return Refused(Reason.NAMESPACE_UNKNOWN)
@@ -75,11 +75,11 @@ class QueueReads:
         return Refused(Reason.QUEUE_UNKNOWN) if queue_id is None else self._queues[queue_id]
 
     def queue_by_id(self, queue_id: int) -> QueueState | None:
-        """Return a queue, to be looked at."""
+        """Return a queue, for reading."""
         return self._queues.get(queue_id)
 
     def all_queues(self) -> Iterable[QueueState]:
-        """Return the queues of all namespaces, to be looked at."""
+        """Return the queues of all namespaces, for reading."""
         return self._queues.values()
 
     def list_queues(
@@ -95,7 +95,7 @@ class QueueReads:
         return [(name, names[name]) for name in nsmallest(limit, found)]
 
     def describe_queue(self, namespace: str, queue_id: int) -> QueueInfo | Refused:
-        """Return all about a queue."""
+        """Return everything about a queue except its messages."""
         queue = self._find(namespace, queue_id)
         if isinstance(queue, Refused):
             return queue
@@ -111,7 +111,7 @@ class QueueReads:
         )
 
     def queue_stats(self, namespace: str, queue_id: int) -> QueueStats | Refused:
-        """Return depths and totals of a queue."""
+        """Return counts and totals of a queue."""
         queue = self._find(namespace, queue_id)
         return queue if isinstance(queue, Refused) else self._stats(queue)
 
@@ -144,7 +144,7 @@ class QueueReads:
         return Peeked(tuple(found), None)
 
     def can_lease(self, namespace: str, queue_id: int) -> bool:
-        """Whether a lease would get something now: for those who wait for it."""
+        """Return whether a lease would get a message now, for waiting consumers."""
         queue = self._find(namespace, queue_id)
         if isinstance(queue, Refused) or queue.is_paused:
             return False

@@ -3,16 +3,16 @@
 A queue's ready messages wait per tenant and priority, oldest first. A lease asks the tenants in
 turn (by name, after the one served last), and inside a tenant takes the head of the priority whose
 rank is lowest: the rank is the priority itself, or with ageing the time since which the message
-waits plus ``priority * ageing_ns``. A message keeps its rank while it waits, whatever the clock
-says, so nothing has to be sorted again as time passes; and one that waits long enough outranks
+waits plus ``priority * ageing_ns``. A message keeps its rank while it waits, whatever the time
+is, so nothing has to be sorted again as time passes; and one that waits long enough outranks
 every newer one.
 
 A level holds what came in order as two arrays (16 bytes a message), and what came back later
 (after a lease, a delay, a redrive) in a heap. Both may hold outdated entries: a message that was
-cancelled, purged or leased meanwhile, or whose turn is not now (message groups). Whoever asks for
-the next message drops them, and the owner of the state tells which are outdated. An entry names
-the waiting time too, so that a message that left and came back is not taken for its former self.
-So which entries are in here is not state; which message is next is a function of the state alone.
+cancelled, purged or leased meanwhile, or that must wait for its message group. They are dropped
+when the next message is looked up; ``is_next`` tells which are outdated. An entry holds the waiting
+time too, so that a message that left and came back does not match its old entry. So which entries
+are in here is not state; which message is next is a function of the state alone.
 """
 
 from array import array
@@ -25,7 +25,7 @@ from onelog.projections.queue.limits import PRIORITY_MAX
 from onelog.projections.queue.table import PRIORITY_SHIFT, READY
 
 IsNext = Callable[[int, int, int], bool]
-"""Whether message (id, since_ns, priority) is ready, with that time and priority, and its turn."""
+"""Whether message (id, since_ns, priority) is ready with that time and priority, and is next."""
 
 ENTRY_SIZE = 17  # bytes of an entry in the arrays
 LATE_SIZE = 60  # bytes of one in the heap
@@ -57,8 +57,8 @@ class Level:
         self.meta = READY | priority << PRIORITY_SHIFT  # of a plain message that waits here
         self.ids = array("Q")
         self.since = array("Q")
-        self.head = 0  # entries before it are done with
-        self.near_block = self.near_row = 0  # where the last lease was: there or next is the next
+        self.head = 0  # entries before it are removed
+        self.near_block = self.near_row = 0  # where the last lease ended, as a hint
         self.late: list[int] = []
         self.last_ns = 0
         self.last_id = 0
@@ -88,9 +88,9 @@ class Level:
         return min(found, default=None)
 
     def pop(self, count: int) -> tuple["array[int]", "array[int]"]:
-        """Take up to ``count`` entries out, in order; return ids and times.
+        """Remove up to ``count`` entries, in order; return ids and times.
 
-        A message is named twice if it came back from a rollback.
+        A message occurs twice if a rollback restored it.
         """
         ids, since, late = array("Q"), array("Q"), self.late
         while len(ids) < count:
@@ -114,7 +114,7 @@ class Level:
             self.trim()
 
     def trim(self) -> None:
-        """Give back the room of the entries that are done with."""
+        """Free the space of removed entries."""
         del self.ids[: self.head]
         del self.since[: self.head]
         self.head = 0
@@ -144,7 +144,7 @@ class Tenant:
         self.priorities: list[int] = []  # of the levels with entries, ascending
 
     def level(self, priority: int) -> Level:
-        """Return the level of a priority, which is going to have entries."""
+        """Return the level of a priority; the caller adds entries to it."""
         level = self.levels[priority]
         if level is None:
             level = self.levels[priority] = Level(priority)
@@ -152,7 +152,7 @@ class Tenant:
         return level
 
     def turn(self, ageing_ns: int, is_next: IsNext) -> Level | None:
-        """Return the level whose turn it is, None if there is none.
+        """Return the level that is next, None if there is none.
 
         The level has entries, of which the first may be outdated.
         """
@@ -180,7 +180,7 @@ class Tenant:
             if first is None:
                 self._close(priority)
                 continue
-            # Of two messages with one rank, the one of the priority that matters more.
+            # Of two messages with one rank, the one with the more urgent priority.
             rank = first[0] + priority * ageing_ns, priority
             best = rank if best is None else min(best, rank)
         return None if best is None else self.levels[best[1]]
@@ -191,7 +191,7 @@ class Tenant:
 
 
 class ReadyMessages:
-    """All ready messages of a queue whose turn it may be."""
+    """All ready messages of a queue that may be next."""
 
     __slots__ = ("_tenants", "active", "outdated_count", "plain")
 
@@ -199,10 +199,10 @@ class ReadyMessages:
         self.plain = Tenant()  # messages without a tenant: the one whose name is empty
         self._tenants: dict[bytes, Tenant] = {b"": self.plain}
         self.active: list[bytes] = []  # names of tenants with entries, ascending
-        self.outdated_count = 0  # at least as many entries are of no use
+        self.outdated_count = 0  # a lower bound of the outdated entries
 
     def push(self, message_id: int, since_ns: int, priority: int, tenant: bytes) -> None:
-        """Add a message whose turn it may be."""
+        """Add a message that may be next."""
         waiting = self._tenants.get(tenant)
         level = None if waiting is None else waiting.levels[priority]
         if level is None:
@@ -216,7 +216,7 @@ class ReadyMessages:
             level.push(message_id, since_ns)
 
     def open_level(self, priority: int, tenant: bytes) -> Level:
-        """Return the level of a tenant and priority, which is going to have entries."""
+        """Return the level of a tenant and priority; the caller adds entries to it."""
         waiting = self._tenants.get(tenant)
         if waiting is None:
             waiting = self._tenants[tenant] = Tenant()
@@ -229,10 +229,10 @@ class ReadyMessages:
     def turn(
         self, after: bytes, ageing_ns: int, is_next: IsNext
     ) -> tuple[Level, bytes, bool] | None:
-        """Return the level whose turn it is and its tenant, the next one after ``after``.
+        """Return the level that is next and its tenant, the first one after ``after``.
 
-        The level has entries, of which the first may be outdated. Tell too whether it is the turn
-        of this level until it has no entries any more.
+        The level has entries, of which the first may be outdated. The third value is whether this
+        level stays next until it has no entries any more.
         """
         names = self.active
         if len(names) == 1 and not ageing_ns:
@@ -258,7 +258,7 @@ class ReadyMessages:
     def in_turn(self, first: bytes, count: int) -> tuple[list[bytes], list[Level], int]:
         """Return tenants and levels that take turns, ``first`` first, and for how many rounds.
 
-        That is as long as each of them has entries in order, and for ``count`` entries at most.
+        They do as long as each has entries in order, and for ``count`` entries at most.
         The first has at least one.
         """
         at = bisect_left(self.active, first)

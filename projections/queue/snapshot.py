@@ -1,7 +1,7 @@
-"""The queue section of a snapshot: written in one order, read with suspicion.
+"""The queue section of a snapshot: written in one order, checked when it is read.
 
 Queues by id; of each its head, dedup ids (oldest first), schedules and redrives by id, messages by
-id. Hashes, heaps and the lists of ready messages are not saved: loading makes them again.
+id. Hashes, heaps and the lists of ready messages are not saved: loading rebuilds them.
 docs/queue.md has the table.
 """
 
@@ -46,7 +46,7 @@ SECTION_VERSION = 1
 _PAIR = struct.Struct("<QQ")
 
 OpenQueue = Callable[[int, str, str, QueueConfig], QueueState | None]
-"""Make a queue (id, namespace, name, configuration); None where the namespace is not there."""
+"""Create a queue (id, namespace, name, configuration); None if there is no such namespace."""
 
 
 def dump_parts(queues: Mapping[int, QueueState]) -> Iterator[bytes]:
@@ -80,7 +80,7 @@ def _dump_queue(queue: QueueState) -> Iterator[bytes]:
 
 
 def load_section(chunks: Iterable[bytes], open_queue: OpenQueue) -> None:
-    """Read a section, making each queue with ``open_queue``."""
+    """Read a section, creating each queue with ``open_queue``."""
     reader = SectionReader(OWNER_QUEUE, chunks)
     version = reader.number(U8)
     reader.expect(version == SECTION_VERSION, f"section version {version}")
@@ -130,7 +130,7 @@ def _load_queue(reader: SectionReader, queue_id: int, open_queue: OpenQueue) -> 
 
 
 def _load_messages(reader: SectionReader, queue: QueueState) -> None:
-    """Read messages. Plain ones, the bulk, skip what only others need."""
+    """Read messages. Plain ones, the majority, skip the steps that only others need."""
     fields = reader.fields
     previous = -1
     for _ in range(reader.number(U64)):

@@ -1,30 +1,26 @@
-"""One queue: its messages, and all that follows from them.
+"""The state of one queue: its messages, and everything that is derived from them.
 
-Four methods change messages: ``append`` and ``insert`` add, ``lease`` and ``change_rows`` give
-another state, ``remove`` takes out. Each keeps columns, counts, hash, deadlines, groups and ready
-messages in step, for as many rows as stand side by side, and notes how it is undone. A message
-without options is all loop; what another one has beside is a step before or behind: ``_bind`` when
-it comes, ``_admit`` when it is leased, ``_follow`` when it changes, ``_unbind`` when it goes. The
-canonical bytes of such a row are those of a plain one and a tail (``Table.tail``).
+Four methods change messages: ``append`` and ``insert`` add, ``lease`` and ``change_rows`` change
+the state, ``remove`` removes. Each updates columns, counts, hash, deadlines, groups and ready
+messages for consecutive rows at once, and notes how it is undone. A message without options needs
+only the loop; options add a step before or after it: ``_bind`` when it is added, ``_admit`` when it
+is leased, ``_follow`` when it changes, ``_unbind`` when it is removed. The canonical bytes of a row
+with options are those of a plain row plus a tail (``Table.tail``).
 
 Invariants, all asserted by ``check``:
 
-* the law: enqueued + redriven + arrived = ready + delayed + leased + acked + expired + dead +
-  cancelled + purged + moved. ``arrived`` and ``moved`` are about queues that take dead letters:
-  what came in as one, and what was redriven from here;
+* conservation: enqueued + redriven + arrived = ready + delayed + leased + acked + expired + dead +
+  cancelled + purged + moved. ``arrived`` and ``moved`` are about dead-letter queues: messages that
+  arrived as dead letters, and messages that were redriven from here;
 * ``hash_total`` is the sum of all rows' hashes;
-* ``deadlines`` holds the end of each lease and delay, and the lifetime of what is not leased;
-* each ready message whose turn it is has an entry among the ready ones.
+* ``deadlines`` holds the end of each lease and delay, and the lifetime of messages not leased;
+* each ready message that may be next has an entry among the ready ones.
 
-Dedup
------
-The dedup window: ids that producers gave their messages, and which message came first.
-
-It is bounded by time and by count; the oldest id goes first. Whether an id is inside the window is
-decided by the timestamp of the entry that asks, so that an id that is too old but still here means
-the same as one that is gone. Only an enqueue with a dedup id lets old ones go, a few at a time.
-
-Invariants: ``_order`` names each remembered id once with its message, oldest first, and besides
+``DedupWindow`` remembers the ids that producers gave their messages, and which message came first.
+It is bounded by time and by count; the oldest id is dropped first. The timestamp of the asking
+entry decides whether an id is inside the window, so an id that is too old but still here means the
+same as one that was dropped. Only an enqueue with a dedup id drops old ones, a few at a time.
+Invariants: ``_order`` holds each remembered id once with its message, oldest first, and otherwise
 only pairs that ``_messages`` no longer has; ``hash_total`` is the sum of the remembered ids.
 """
 
@@ -88,7 +84,7 @@ from onelog.projections.queue.table import (
     encode_dead,
     encode_row,
     encode_state,
-    meta_of,
+    pack_meta,
 )
 from onelog.projections.state_hash import item_hash
 from onelog.projections.undo import UndoLog
@@ -133,10 +129,10 @@ class DedupWindow:
         self.hash_total += item_hash(_ITEM.pack(_KIND, now_ns, message_id) + dedup, self._seed)
         self._order.append((dedup, message_id))
         if self._undo.active:
-            self._undo.note(partial(self._take_back, dedup, before))
+            self._undo.note(partial(self._undo_add, dedup, before))
 
     def trim(self, now_ns: int, window_ns: int, count_max: int) -> int:
-        """Let a few ids go that are too old or too many; return how many were too many."""
+        """Drop a few ids that are too old or too many; return how many were dropped as too many."""
         oldest, message_id = self._order[0] if self._order else (b"", 0)
         packed = self._messages.get(oldest, 0)
         if (
@@ -144,7 +140,7 @@ class DedupWindow:
             and (packed >> _SHIFT) + window_ns > now_ns
             and len(self._messages) <= count_max
         ):
-            return 0  # as nearly always
+            return 0  # the usual case
         dropped = 0
         for _ in range(DEDUP_TRIM_STEP):
             self._drop_garbage()
@@ -159,7 +155,7 @@ class DedupWindow:
             self._forget(dedup, packed)
             dropped += not is_old
             if self._undo.active:
-                self._undo.note(partial(self._put_back, dedup, packed))
+                self._undo.note(partial(self._undo_trim, dedup, packed))
         return dropped
 
     def entries(self) -> Iterator[tuple[bytes, int, int]]:
@@ -193,20 +189,20 @@ class DedupWindow:
         self._text_size -= len(dedup)
         self.hash_total -= self._hash(dedup, packed)
 
-    def _take_back(self, dedup: bytes, before: int | None) -> None:
+    def _undo_add(self, dedup: bytes, before: int | None) -> None:
         """Undo ``add``."""
         self._forget(dedup, self._messages[dedup])
         self._order.pop()
         if before is not None:
             self._remember(dedup, before)
 
-    def _put_back(self, dedup: bytes, packed: int) -> None:
+    def _undo_trim(self, dedup: bytes, packed: int) -> None:
         """Undo one step of ``trim``."""
         self._remember(dedup, packed)
         self._order.appendleft((dedup, packed & U64_MAX))
 
     def _drop_garbage(self) -> None:
-        """Drop pairs whose id was remembered anew since: not while they may be needed again."""
+        """Drop pairs whose id was added again since; not in a batch, which may restore them."""
         order = self._order
         while order:
             dedup, message_id = order[0]
@@ -229,7 +225,7 @@ SCHEDULE_SIZE = 900
 REDRIVE_SIZE = 700
 
 More = tuple[int, int, int, int, bytes, bytes, Dead | None]
-"""Due time, token, end of life, body, group, tenant and death of a message: 0 or empty for none."""
+"""Due time, token, expiry, body, group, tenant and dead letter of a message; 0 or empty: none."""
 
 _pack_u64 = U64.pack
 _pack_plain = PLAIN.pack
@@ -264,7 +260,7 @@ class Total(IntEnum):
     PURGED = 7
     MOVED = 8  # were redriven from here
     DUPLICATES = 9  # enqueues that were answered with the id of an earlier message
-    DEDUP_DROPPED = 10  # dedup ids let go of before their time
+    DEDUP_DROPPED = 10  # dedup ids dropped before their time
     MISSED = 11  # firings of a schedule that found the queue full
 
 
@@ -282,7 +278,7 @@ TOTALS = struct.Struct(f"<{len(Total)}Q")
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A message that the queue sends itself; body and headers are in the entry ``id``."""
+    """A message added at the times of a cron expression; the entry ``id`` holds its content."""
 
     id: int
     cron_text: bytes
@@ -302,7 +298,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class RunningRedrive:
-    """A redrive that is not done; ids below ``cursor`` have been looked at."""
+    """A running redrive; ids below ``cursor`` have been visited."""
 
     id: int
     target: int
@@ -311,11 +307,11 @@ class RunningRedrive:
     failed_until_ns: int
     left: int  # messages that may still be moved; 0: no limit
     rate_per_s: int
-    started_ns: int  # what died later is none of its business
+    started_ns: int  # later dead letters are not moved
     cursor: int
     next_ns: int
     moved_count: int
-    skipped_count: int  # matched, but the queue that they came from is gone
+    skipped_count: int  # matched, but their original queue was deleted
     failure: bytes
 
     def encode(self) -> bytes:
@@ -351,7 +347,7 @@ class QueueState:
         self.dedup = DedupWindow(queue_id, undo)
         self.schedules: dict[int, Schedule] = {}
         self.redrives: dict[int, RunningRedrive] = {}
-        self.bodies: dict[int, int] = {}  # entries that hold bodies of other messages; how many
+        self.bodies: dict[int, int] = {}  # other entries that hold bodies, with their use counts
         self.counts = [0] * STATES
         self.totals = [0] * len(Total)
         self.hash_total = 0
@@ -360,13 +356,13 @@ class QueueState:
 
     @property
     def live_count(self) -> int:
-        """How many messages there are, in any state."""
+        """The number of messages, in any state."""
         return sum(self.counts)
 
     def append(self, message_id: int, since_ns: int, meta: int, more: More | None = None) -> None:
         """Add a message whose id is above all others.
 
-        ``more`` is what a ready message without options does not have.
+        ``more`` holds the options; None for a ready message without any.
         """
         blocks = self.table.blocks
         block = blocks[-1] if blocks else self.table.append_block(message_id)
@@ -401,8 +397,8 @@ class QueueState:
             self.undo.note(partial(self._take_out, message_id))
 
     def insert(self, row: Row) -> None:
-        """Add a message that was somewhere else before; it has kept its id."""
-        message_id, since_ns, meta = row.id, row.since_ns, meta_of(row)
+        """Add a message that comes from another queue; it keeps its id."""
+        message_id, since_ns, meta = row.id, row.since_ns, pack_meta(row)
         more = row.due_ns, row.token, row.expires_ns, row.body, row.group, row.tenant, row.dead
         block, at = self.table.make_room(message_id)
         block.since[at] = since_ns
@@ -416,7 +412,7 @@ class QueueState:
     def _bind(
         self, block: Block, at: int, message_id: int, since_ns: int, meta: int, more: More
     ) -> bytes:
-        """Give a new message, which has its place, what it has; return its canonical bytes."""
+        """Store the options of a new message, whose row exists; return its canonical bytes."""
         due_ns, token, expires_ns, body, key, tenant, dead = more
         state, columns, table = meta & STATE_MASK, block.columns, self.table
         if state == READY:
@@ -462,9 +458,9 @@ class QueueState:
         return packed
 
     def lease(self, tokens: Sequence[int], deadline_ns: int) -> list[bytes]:
-        """Lease messages whose turn it is, the first by the first token and so on.
+        """Lease the next messages, one for each token, in order.
 
-        Return them as a result has them; there are fewer than tokens if no more are ready.
+        Return their encoded result rows; there are fewer than tokens if no more are ready.
         """
         ready, ageing_ns, tenant = self.ready, self.config.ageing_ns, self.last_tenant
         rows: list[bytes] = []
@@ -499,7 +495,7 @@ class QueueState:
         tokens: Sequence[int],
         rows: list[bytes],
     ) -> None:
-        """Lease the messages that the next entries of a level name; outdated ones are dropped."""
+        """Lease the messages of the next entries of a level; outdated entries are dropped."""
         ids, since, start = level.ids, level.since, level.head
         stop = min(start + count, len(ids))
         if level.late:
@@ -516,7 +512,7 @@ class QueueState:
             except IndexError:
                 is_found = False
             if not is_found:
-                # Below the first block this is the last one, which does not have it either.
+                # An id below the first block gives the last one, which does not hold it either.
                 level.near_block = bisect_right(self.table.firsts, message_id) - 1
                 block = blocks[level.near_block]
                 first = bisect_left(block.ids, message_id)
@@ -528,8 +524,8 @@ class QueueState:
             level.near_row = last - 1
             tails = None
             for meta in (block.meta[first],) if size == 1 else set(block.meta[first:last]):
-                # Ready, of this priority, without any option, and its count of deliveries may
-                # rise. Such a message has waited since it came, so the entry is true.
+                # Ready, of this priority, without options, and not at the maximum of deliveries.
+                # Such a message has waited since it was added, so its entry is current.
                 if meta & _META_LOW != level.meta or meta >= _META_FULL:
                     wanted = repeat(level.meta)
                     tails = self._admit(block, first, zip(wanted, since[at : at + size]))  # noqa: B905
@@ -549,7 +545,7 @@ class QueueState:
     ) -> bytes:
         """Lease messages of tenants in turn, ``tenant`` first, up to the first outdated entry.
 
-        Return whose message was the last, if there was one.
+        Return the tenant of the last message, if there was one.
         """
         names, levels, rounds = self.ready.in_turn(tenant, len(tokens) - len(rows))
         heads = [slice(level.head, level.head + rounds) for level in levels]
@@ -586,10 +582,10 @@ class QueueState:
         *,
         is_strict: bool = False,
     ) -> list[bytes | None]:
-        """Take messages from their groups and lifetimes, if entries (meta, time) speak of them.
+        """Lock the groups and cancel the lifetimes of messages, where entries (meta, time) match.
 
-        Return what the canonical bytes of each end with, None where an entry is outdated; if
-        ``is_strict``, end there.
+        Return the tail of the canonical bytes of each, None where an entry is outdated; if
+        ``is_strict``, stop there.
         """
         columns, table = block.columns, self.table
         tails: list[bytes | None] = []
@@ -623,7 +619,7 @@ class QueueState:
         tokens: Sequence[int],
         rows: list[bytes],
     ) -> None:
-        """Lease rows that are ready; ``tails`` is what the canonical bytes of each end with."""
+        """Lease rows that are ready; ``tails`` holds the tail of the canonical bytes of each."""
         columns, seed, change, done = block.columns, self.id, 0, len(rows)
         if self.undo.active:
             self._note_rows(block, first, last)
@@ -671,10 +667,9 @@ class QueueState:
     def change_rows(
         self, span: Span, afters: Sequence[int], due_ns: int, token: int | None = None
     ) -> None:
-        """Give rows, all of one state, other metas, all of one state, and another due time.
+        """Set meta and due time of rows; all have one state before and one state after.
 
-        They are leased by ``token`` then (None: by whom they were). Nothing else of a message
-        ever changes.
+        ``token`` leases them (None: the token stays). Nothing else of a message ever changes.
         """
         block, first, last = span
         columns, seed, change = block.columns, self.id, 0
@@ -710,7 +705,7 @@ class QueueState:
         self._follow(span, before, after)
 
     def _follow(self, span: Span, before: int, after: int) -> None:
-        """Keep lifetimes, groups and ready messages in step with rows that changed."""
+        """Update lifetimes, groups and ready messages after rows changed."""
         block, first, last = span
         for at in range(first, last):
             message_id, meta = block.ids[at], block.meta[at]
@@ -733,7 +728,7 @@ class QueueState:
         self._drop_outdated()
 
     def remove(self, spans: list[Span]) -> None:
-        """Take messages out; those of one span are in one state."""
+        """Remove messages; all of one span have one state."""
         for span in spans:
             block, first, last = span
             seed, total, count, meta = self.id, 0, last - first, block.meta[first]
@@ -772,16 +767,16 @@ class QueueState:
             self._drop_outdated()
 
     def take_out(self, spans: list[Span]) -> list[Row]:
-        """Take messages out and return them."""
+        """Remove messages and return them."""
         read = self.table.read
         rows = [read(block, at) for block, first, last in spans for at in range(first, last)]
         self.remove(spans)
         return rows
 
     def _unbind(self, span: Span, state: int) -> list[bytes]:
-        """Take from rows that go what they have beside the usual.
+        """Release the options of rows that are removed.
 
-        Return what the canonical bytes of each end with.
+        Return the tail of the canonical bytes of each.
         """
         block, first, last = span
         columns, table = block.columns, self.table
@@ -812,10 +807,10 @@ class QueueState:
         return tails
 
     def _offer(self, group: Group, changed: int) -> None:
-        """Put the message of a group whose turn it is among the ready ones."""
+        """Add the next message of a group to the ready ones."""
         turn = 0 if group.leased else group.members[group.head]
         if changed == group.placed or turn != group.placed:
-            group.placed = 0  # its entry is outdated, and may be dropped before its turn comes
+            group.placed = 0  # its entry is outdated, and may be dropped before it is next
             if turn:
                 place = self.table.find(turn)
                 assert place is not None, f"no message {turn}"
@@ -825,7 +820,7 @@ class QueueState:
                     self._push(block, at)
 
     def _push(self, block: Block, at: int) -> None:
-        """Put a message among the ready ones."""
+        """Add a message to the ready ones."""
         meta = block.meta[at]
         tenant = self.table.tenants.name(block.value(TENANT, at)) if meta & HAS_TENANT else b""
         priority = meta >> PRIORITY_SHIFT & PRIORITY_MASK
@@ -836,7 +831,7 @@ class QueueState:
             self.rebuild_ready()
 
     def _note_rows(self, block: Block, first: int, last: int) -> None:
-        """Note how rows are that change, so that it can be taken back."""
+        """Note rows before they change, for a rollback."""
         for at in range(first, last):
             due_ns, token = block.value(DUE, at), block.value(TOKEN, at)
             restore = partial(self._restore, block.ids[at], block.meta[at], due_ns, token)
@@ -855,7 +850,7 @@ class QueueState:
         self.remove([(block, at, at + 1)])
 
     def is_next(self, message_id: int, since_ns: int, priority: int) -> bool:
-        """Whether an entry of the ready messages is true, and its message's turn."""
+        """Return whether an entry of the ready messages is current, and its message next."""
         place = self.table.find(message_id)
         if place is None:
             return False
@@ -870,7 +865,7 @@ class QueueState:
         return self.table.groups.by_number[block.value(GROUP, at)].turn() == message_id
 
     def next_ready(self) -> int | None:
-        """Return the message that the next lease gets, None if there is none."""
+        """Return the id that the next lease gets, None if there is none."""
         return self.ready.next(self.last_tenant, self.config.ageing_ns, self.is_next)
 
     def rebuild_ready(self) -> None:
@@ -895,7 +890,7 @@ class QueueState:
             self._push(block, at)
 
     def count(self, total: Total, change: int = 1) -> None:
-        """Count what happened."""
+        """Add to a total."""
         self.totals[total] += change
         if self.undo.active:
             self.undo.note(partial(self._uncount, total, change))
@@ -916,24 +911,24 @@ class QueueState:
             self.wake(self.id, first_ns)
 
     def change(self, name: str, value: object) -> None:
-        """Set a plain attribute, so that it can be taken back."""
+        """Set a plain attribute, noting the old value for a rollback."""
         if self.undo.active:
             self.undo.note(partial(setattr, self, name, getattr(self, name)))
         setattr(self, name, value)
 
     def first_chore(self) -> int | None:
-        """Return when the next schedule or redrive step is due."""
+        """Return the time at which the next schedule or redrive step is due."""
         times = [schedule.next_ns for schedule in self.schedules.values()]
         times += [redrive.next_ns for redrive in self.redrives.values()]
         return min(times, default=None)
 
     def first_due(self) -> int | None:
-        """Return when anything is due first."""
+        """Return the earliest time at which anything is due."""
         times = (self.deadlines.first(), self.first_chore())
         return min((time_ns for time_ns in times if time_ns is not None), default=None)
 
     def oldest_ready_ns(self) -> int | None:
-        """Return since when the message waits that is ready for longest."""
+        """Return the time since which the oldest ready message waits."""
         oldest = []
         for block in self.table.blocks:
             is_ready = (np.frombuffer(block.meta, np.uint32) & STATE_MASK) == READY
@@ -942,7 +937,7 @@ class QueueState:
         return min(oldest, default=None)
 
     def pinned(self, first_index: int, last_index: int) -> list[int]:
-        """Return the entries in a range that hold bodies, in no order."""
+        """Return the entries in a range that hold bodies, unsorted."""
         found = [index for index in self.bodies if first_index <= index <= last_index]
         found += [index for index in self.schedules if first_index <= index <= last_index]
         for block, at in self.table.places(first_index):
@@ -959,7 +954,7 @@ class QueueState:
         return min(indexes, default=None)
 
     def encode_head(self) -> bytes:
-        """Return the canonical bytes of all but messages, dedup ids, schedules and redrives."""
+        """Return the canonical bytes of all except messages, dedup ids, schedules and redrives."""
         names = (self.namespace.encode(), self.name.encode())
         head = U64.pack(self.id) + b"".join(encode_sized(U8, name) for name in names)
         state = U8.pack(self.is_paused) + encode_sized(U8, self.last_tenant)
@@ -990,8 +985,8 @@ class QueueState:
             + REDRIVE_SIZE * len(self.redrives),
         }
 
-    def keeps_law(self) -> bool:
-        """Tell whether what came in is what went out and what is here."""
+    def is_conserved(self) -> bool:
+        """Return whether the messages that came in are those that left or are still here."""
         incoming = sum(self.totals[total] for total in INCOMING)
         outgoing = sum(self.totals[total] for total in OUTGOING)
         return incoming == outgoing + self.live_count
@@ -1000,7 +995,7 @@ class QueueState:
         """Assert the invariants of this file."""
         self.table.check()
         self.dedup.check()
-        assert self.keeps_law(), f"the law of queue {self.id}: {self.totals}"
+        assert self.is_conserved(), f"the law of queue {self.id}: {self.totals}"
         counts = [0] * STATES
         hash_total = 0
         deadlines: list[int] = []
@@ -1010,7 +1005,7 @@ class QueueState:
         for row in self.table.rows():
             counts[row.state] += 1
             hash_total += item_hash(encode_row(row), self.id)
-            deadlines += (pack_deadline(*deadline) for deadline in _deadlines_of(row))
+            deadlines += (pack_deadline(*deadline) for deadline in _list_deadlines(row))
             assert (row.due_ns == 0) == (row.state == READY), row
             assert (row.token == 0) == (row.state != LEASED), row
             if row.body:
@@ -1039,8 +1034,8 @@ class QueueState:
             assert (row.id, row.since_ns, row.priority, row.tenant) in entries, row
 
 
-def _deadlines_of(row: Row) -> list[tuple[int, int, int]]:
-    """Return the deadlines of a row as (time, id, kind): a lease protects from a lifetime's end."""
+def _list_deadlines(row: Row) -> list[tuple[int, int, int]]:
+    """Return the deadlines of a row as (time, id, kind); a leased message does not expire."""
     if row.state == LEASED:
         return [(row.due_ns, row.id, LEASE_ENDS)]
     found = []

@@ -1,9 +1,9 @@
-"""The messages of one queue as packed columns, in the order of their ids.
+"""The messages of one queue: packed columns in the order of ids, rows, and message groups.
 
-Rows stand in blocks of up to BLOCK_ROWS; a block has one array per field. Id, waiting time and
-meta are always there (20 bytes a row). The other fields are columns only in blocks where some row
-has them: what is not used costs nothing, and what is used costs eight bytes a row. Groups and
-tenants are numbers in the columns and names outside of them.
+``Table`` holds rows in blocks of up to BLOCK_ROWS; a block has one array per field. Id, waiting
+time and meta are always there (20 bytes a row). The other fields are columns only in blocks where
+some row has them: an unused field costs nothing, a used one eight bytes a row. Groups and tenants
+are numbers in the columns; their names are stored outside.
 
 Rejected: one object or tuple per message (200 bytes and more), a dict from id to slot (106 bytes),
 one long array with holes (a redriven message comes back with its old id, in the middle).
@@ -11,28 +11,19 @@ one long array with holes (a redriven message comes back with its old id, in the
 Invariants: ids ascend over all blocks; a block's ids are at or above its ``first`` and below the
 next block's; no block is empty; groups and tenants are those that rows use.
 
-Row
----
-A message as the state knows it, and the canonical bytes of that.
+``Row`` is one message. ``encode_row`` returns its canonical bytes, which the state hash and the
+snapshot use: equal rows have equal bytes, whatever columns, heaps and lists they came from.
+``meta`` packs the fields that every message has into 32 bits, and says which other fields exist.
+Invariants: a READY message has neither due time nor token; a DELAYED one has a due time; a LEASED
+one has a due time (its lease's end) and a token (the index of the lease entry). ``body`` is 0 if
+the message's own entry holds the body, else the index of the entry that does.
 
-``encode_row`` makes the bytes that the state hash hashes and a snapshot holds: equal rows have
-equal bytes, whatever columns, heaps and lists they came from. ``meta`` packs what every message
-has into 32 bits, and says which of the other fields there are.
-
-Invariants of a row: a READY message has neither due time nor token; a DELAYED one has a due time;
-a LEASED one has a due time (its lease's end) and a token (the index of the lease entry). ``body``
-is 0 where the message's own entry holds the body, else the index of the entry that does.
-
-Groups
-------
-Message groups: in order within a key, one in flight per key, keys side by side.
-
-A group is the live messages of one queue that share a key, in the order of their ids. Its turn is
-always that of the lowest id, and only while no message of the group is leased. A delayed message
-(a retry that waits for its backoff) holds up its group: that is what order means. When the lowest
-id is done, dead, expired, cancelled or purged, the next one's turn comes in the same apply.
-
-A group exists while it has messages, and has a number for as long: that is what a row holds.
+A message ``Group`` is the live messages of one queue that share a key, in the order of their ids.
+They are delivered in order, one at a time. The next message is always the one with the lowest id,
+and only while no message of the group is leased. A delayed message (a retry that waits for its
+backoff) holds up its group: that is what order means. When the message with the lowest id is
+acknowledged, dead, expired, cancelled or purged, the following one becomes next in the same apply.
+A group exists, and has a number, as long as it has messages; rows hold the number.
 """
 
 import struct
@@ -54,7 +45,7 @@ DELAYED = 1
 LEASED = 2
 STATES = 3
 
-# meta: bits 0-1 state, 2-5 priority, 8-12 which fields follow, 16-31 deliveries
+# meta: bits 0-1 state, 2-5 priority, 8-12 which other fields exist, 16-31 deliveries
 STATE_MASK = 0x03
 PRIORITY_SHIFT = 2
 PRIORITY_MASK = 0x0F
@@ -66,7 +57,7 @@ HAS_DEAD = 0x1000
 UNUSUAL = 0x1F00
 DELIVERY = 0x10000
 DELIVERIES_SHIFT = 16
-PLAIN_META = 0xFFFF_003C  # all that a ready message without any option may have
+PLAIN_META = 0xFFFF_003C  # the bits that a ready message without options may have
 _META_KNOWN = 0xFFFF_1F3F
 
 PLAIN = struct.Struct("<QQI")  # id, since_ns, meta
@@ -88,7 +79,7 @@ class Row(NamedTuple):
     """One live message of one queue."""
 
     id: int
-    since_ns: int  # waiting from here on: when it was enqueued or due, died, or was redriven
+    since_ns: int  # waiting since: when it was enqueued or due, became dead, or was redriven
     state: int
     priority: int
     deliveries: int = 0
@@ -106,8 +97,8 @@ class Row(NamedTuple):
         return self.body or self.id
 
 
-def meta_of(row: Row) -> int:
-    """Return the packed form of what every message has."""
+def pack_meta(row: Row) -> int:
+    """Pack the fields that every message has."""
     meta = row.state | row.priority << PRIORITY_SHIFT | row.deliveries << DELIVERIES_SHIFT
     if row.expires_ns:
         meta |= HAS_EXPIRES
@@ -123,7 +114,7 @@ def meta_of(row: Row) -> int:
 
 
 def encode_state(message_id: int, since_ns: int, meta: int, due_ns: int, token: int) -> bytes:
-    """Return the canonical bytes of a row up to what only some messages have."""
+    """Return the canonical bytes of a row without its tail, which only some messages have."""
     state = meta & STATE_MASK
     if state == LEASED:
         return LEASED_ROW.pack(message_id, since_ns, meta, due_ns, token)
@@ -134,7 +125,7 @@ def encode_state(message_id: int, since_ns: int, meta: int, due_ns: int, token: 
 
 def encode_row(row: Row) -> bytes:
     """Return the canonical bytes of a row."""
-    meta = meta_of(row)
+    meta = pack_meta(row)
     head = encode_state(row.id, row.since_ns, meta, row.due_ns, row.token)
     if not meta & UNUSUAL:
         return head
@@ -153,13 +144,13 @@ def encode_row(row: Row) -> bytes:
 
 
 def encode_dead(dead: Dead) -> bytes:
-    """Return the bytes that say why a message died."""
+    """Encode why a message died."""
     head = _DEAD.pack(dead.source, dead.retry_count, dead.failed_ns, len(dead.failure))
     return head + dead.failure
 
 
 def decode_dead(data: bytes, at: int) -> tuple[Dead, int]:
-    """Read what ``encode_dead`` wrote at ``at``; return it and where it ends."""
+    """Decode what ``encode_dead`` wrote at ``at``; return it and its end."""
     source, retry_count, failed_ns, size = _DEAD.unpack_from(data, at)
     end = at + _DEAD.size + size
     return Dead(source, retry_count, failed_ns, data[at + _DEAD.size : end]), end
@@ -195,7 +186,7 @@ def read_row(reader: SectionReader, head: tuple[int, int, int]) -> Row:
         tenant,
         dead,
     )
-    reader.expect(meta_of(row) == meta, f"fields of message {message_id} that are not there")
+    reader.expect(pack_meta(row) == meta, f"fields of message {message_id} that are not there")
     reader.expect(state == READY or due_ns, f"message {message_id} is due at no time")
     reader.expect(state != LEASED or token, f"message {message_id} is leased to nobody")
     return row
@@ -227,9 +218,9 @@ class Group:
         self.tail = U8.pack(len(name)) + name  # the name as the canonical bytes of a row have it
         self.number = number
         self.members = array("Q")
-        self.head = 0  # members before it are gone
+        self.head = 0  # members before it are removed
         self.leased = 0
-        self.placed = 0  # the message that has been put among the ready ones
+        self.placed = 0  # the message that was added to the ready ones
 
     def __len__(self) -> int:
         return len(self.members) - self.head
@@ -240,7 +231,7 @@ class Group:
         return self.tail[1:]
 
     def turn(self) -> int:
-        """Return the id whose turn it is, 0 while one is leased."""
+        """Return the id that is next, 0 while one is leased."""
         return 0 if self.leased or not len(self) else self.members[self.head]
 
     def add(self, message_id: int) -> None:
@@ -296,7 +287,7 @@ class Groups:
         return group
 
     def leave(self, group: Group, message_id: int) -> bool:
-        """Remove a message; tell whether the group still has any, or is forgotten."""
+        """Remove a message; return whether the group still has any, else it is removed."""
         group.remove(message_id)
         if group.head < len(group.members):
             return True
@@ -335,7 +326,7 @@ NAME_SIZE = 250  # a name, two table slots with their numbers, a count
 DEAD_SIZE = 190  # a tuple of four with its numbers, a table slot
 
 MERGE_ROWS = BLOCK_ROWS // 4  # a block with fewer rows is joined with its neighbour
-MERGE_MASK = 31  # one that loses row by row is looked at now and then, and when it is empty
+MERGE_MASK = 31  # a block that loses single rows is checked now and then, and when it is empty
 
 _pack_u64 = U64.pack
 
@@ -371,14 +362,14 @@ class Names:
         return number
 
     def drop(self, number: int) -> None:
-        """Count one use less; a name that nobody uses is forgotten."""
+        """Count one use less; an unused name is dropped."""
         self._counts[number] -= 1
         if not self._counts[number]:
             del self._counts[number]
             del self._numbers[self.tails.pop(number)[1:]]
 
     def name(self, number: int) -> bytes:
-        """Return the name behind a number."""
+        """Return the name with a number."""
         return self.tails[number][1:]
 
     def counts(self) -> dict[bytes, int]:
@@ -401,7 +392,7 @@ class Block:
         self.is_wide = False  # any besides DUE and TOKEN
 
     def column(self, kind: int) -> "array[int]":
-        """Return a column of its own, adding it if no row needed it so far."""
+        """Return a column, adding it if no row has needed it so far."""
         column = self.columns[kind]
         if column is None:
             column = array("Q", bytes(8 * len(self.ids)))
@@ -411,7 +402,7 @@ class Block:
         return column
 
     def insert(self, at: int, message_id: int) -> None:
-        """Put a row before position ``at``; all that it has is its id."""
+        """Insert a row before position ``at`` with nothing but its id."""
         self.ids.insert(at, message_id)
         self.since.insert(at, 0)
         self.meta.insert(at, 0)
@@ -420,7 +411,7 @@ class Block:
                 column.insert(at, 0)
 
     def delete(self, start: int, stop: int) -> None:
-        """Take the rows from ``start`` to before ``stop`` out."""
+        """Remove the rows from ``start`` to before ``stop``."""
         if stop - start == 1:
             del self.ids[start], self.since[start], self.meta[start]
             if self.has_columns:
@@ -440,7 +431,7 @@ class Block:
                 del column[start:stop]
 
     def match(self, at: int, ids: Sequence[int], start: int, stop: int) -> int:
-        """Return where the rows end that are ``ids[start:stop]`` from ``at`` on; one is."""
+        """Return the end of the rows from ``at`` on that equal ``ids[start:stop]``; one does."""
         own, last = self.ids, at + 1
         if stop - start == 1 or last == len(own) or own[last] != ids[start + 1]:
             return last
@@ -525,7 +516,7 @@ class Table:
         return None if place is None else self.read(*place)
 
     def read(self, block: Block, at: int) -> Row:
-        """Return the message at a place."""
+        """Return the message at a position of a block."""
         meta = block.meta[at]
         message_id = block.ids[at]
         columns = block.columns
@@ -551,7 +542,7 @@ class Table:
         )
 
     def tail(self, block: Block, at: int, meta: int) -> bytes:
-        """Return what the canonical bytes of a message have behind its times and token."""
+        """Return the tail of a message's canonical bytes: what follows its times and token."""
         columns = block.columns
         tail = b""
         if meta & HAS_EXPIRES:
@@ -567,13 +558,13 @@ class Table:
         return tail
 
     def make_room(self, message_id: int) -> tuple[Block, int]:
-        """Return the place of a message whose id is not here, with nothing but its id."""
+        """Insert a row with nothing but a new id; return its block and position."""
         block, at = self._place_for(message_id)
         block.insert(at, message_id)
         return block, at
 
     def delete(self, spans: list[Span]) -> None:
-        """Take out rows that nothing refers to any more."""
+        """Remove rows that nothing refers to any more."""
         if len(spans) == 1:
             ((block, first, last),) = spans
             block.delete(first, last)
@@ -581,7 +572,7 @@ class Table:
             if left < MERGE_ROWS and (not left & MERGE_MASK or last - first > 1):
                 self.shrink(block)
             return
-        # From the end: so neither rows nor blocks that are still to come change their places.
+        # From the end, so that the remaining spans keep their positions.
         spans = sorted(spans, key=_place, reverse=True)
         for block, first, last in spans:
             block.delete(first, last)
@@ -597,7 +588,7 @@ class Table:
         return block
 
     def shrink(self, block: Block) -> None:
-        """Let go of a block that is empty, or join it with its neighbour if both are small."""
+        """Remove an empty block, or merge it with its neighbour if both are small."""
         number = bisect_right(self.firsts, block.first) - 1
         if not block.ids:
             del self.blocks[number], self.firsts[number]
@@ -611,12 +602,12 @@ class Table:
                     return
 
     def rows(self, from_id: int = 0) -> Iterator[Row]:
-        """Iterate over messages in the order of ids; nothing may change meanwhile."""
+        """Iterate over messages in the order of ids; the table must not change meanwhile."""
         for block, at in self.places(from_id):
             yield self.read(block, at)
 
     def places(self, from_id: int = 0) -> Iterator[tuple[Block, int]]:
-        """Iterate over the places of messages in the order of ids."""
+        """Iterate over (block, position) of messages in the order of ids."""
         number = max(0, bisect_right(self.firsts, from_id) - 1)
         for block in self.blocks[number:]:
             for at in range(bisect_left(block.ids, from_id), len(block.ids)):
@@ -660,7 +651,7 @@ class Table:
                 row = self.read(block, at)
                 assert previous < row.id, f"{row.id} after {previous}"
                 previous = row.id
-                assert meta_of(row) == block.meta[at], f"meta of {row.id}"
+                assert pack_meta(row) == block.meta[at], f"meta of {row.id}"
                 if row.group:
                     groups.setdefault(row.group, []).append(row.id)
                 if row.tenant:
@@ -672,7 +663,7 @@ class Table:
         assert dead == set(self.dead), "dead letters that are not here"
 
     def _place_for(self, message_id: int) -> tuple[Block, int]:
-        """Return where a new message belongs, making room for it."""
+        """Return the block and position for a new message, splitting a full block."""
         number = bisect_right(self.firsts, message_id) - 1
         is_last = number == len(self.blocks) - 1
         if not self.blocks:

@@ -1,16 +1,15 @@
-"""Consumer groups: cursors, members, who has which partition, and what is pending.
+"""Consumer groups: cursors, members, the assignment of partitions, and pending records.
 
-Per partition a group has *delivered* up to an offset; of what was delivered some is *pending*:
-handed to a member and not acknowledged. The *committed* cursor of a partition is its first pending
-record, or how far was delivered where nothing is pending: everything below it is done. It is
-published as a key of KV.
+Per partition a group has *delivered* up to an offset. A delivered record that is not acknowledged
+is *pending*. The *committed* cursor of a partition is its first pending record, or the delivered
+offset where nothing is pending: everything below it is done. It is published as a key of KV.
 
-Members come and go; each change, and each seek, begins a new *generation*, and commits and
-deliveries of an older one are refused. Partitions are assigned in the same apply: who has one
-keeps it as far as the shares stay even, the rest goes to whoever has fewest.
+Each join, leave and seek begins a new *generation*; commits and deliveries of an older one are
+refused. Partitions are assigned in the same apply: a member keeps its partitions as far as the
+shares stay even, the rest goes to the members with fewest.
 
-A pending record whose member has left belongs to nobody: any member may claim it. That costs
-nothing when a member goes, because ids of members (indexes) are never used again.
+A pending record whose member has left belongs to nobody: any member may claim it. No work is done
+for it when the member leaves, because ids of members (indexes) are never reused.
 """
 
 import struct
@@ -22,7 +21,6 @@ from typing import Any, NamedTuple
 from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
 from onelog.projections.state_hash import item_hash
-from onelog.projections.stream.books import Books, Rows
 from onelog.projections.stream.commands import GroupConfig
 from onelog.projections.stream.limits import (
     MEMBERS_MAX,
@@ -31,6 +29,7 @@ from onelog.projections.stream.limits import (
     STREAM_ID_END,
     partition_id,
 )
+from onelog.projections.stream.tables import Rows, StreamIndexes
 
 GROUP_SIZE = 3_300  # bytes per group: objects and tables
 CURSOR_SIZE = 160  # bytes per partition of a group
@@ -49,7 +48,7 @@ _PENDING = struct.Struct("<BQQQQHQB")  # kind, group, place, member, since, deli
 
 
 class GroupInfo(NamedTuple):
-    """What is known of a group as a whole; ``owners`` has a member, or 0, per partition."""
+    """The properties of a group; ``owners`` has a member, or 0, per partition."""
 
     config: GroupConfig
     generation: int
@@ -57,17 +56,17 @@ class GroupInfo(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A consumer that is expected to send a heartbeat before its deadline."""
+    """A consumer that must send a heartbeat before its deadline."""
 
     session_ns: int
     deadline_ns: int
 
 
 class Pending(NamedTuple):
-    """A record that was delivered and is not done.
+    """A record that was delivered and is not acknowledged.
 
-    ``member`` is 0 after it was given back, and then ``ready_ns`` is when it may be claimed. A
-    dead one was delivered as often as the group allows, and waits to be moved.
+    ``member`` is 0 after a nack, and then ``ready_ns`` is when it may be claimed. A dead one was
+    delivered as often as the group allows, and waits to be moved.
     """
 
     member: int
@@ -79,23 +78,23 @@ class Pending(NamedTuple):
 
 
 class _Members(Rows[int, Member]):
-    """Members by id; keeps their deadlines in the books."""
+    """Members by id; keeps their deadlines in the indexes."""
 
     __slots__ = ("_group",)
 
-    def __init__(self, books: Books, group: "Group") -> None:
-        super().__init__(books, self._hash)
+    def __init__(self, indexes: StreamIndexes, group: "Group") -> None:
+        super().__init__(indexes, self._hash)
         self._group = group
 
     def follow(self, key: int, before: Member | None, value: Member | None) -> None:
         """Schedule the deadline of a member, or cancel it."""
-        books = self._books
+        indexes = self._indexes
         if value is not None:
-            books.member_deadlines.schedule(key, value.deadline_ns)
-            books.member_groups[key] = self._group
+            indexes.member_deadlines.schedule(key, value.deadline_ns)
+            indexes.member_groups[key] = self._group
         elif before is not None:
-            books.member_deadlines.cancel(key)
-            del books.member_groups[key]
+            indexes.member_deadlines.cancel(key)
+            del indexes.member_groups[key]
 
     def _hash(self, member: int, value: Member) -> int:
         return item_hash(_MEMBER.pack(KIND_MEMBER, self._group.id, member, *value), 0)
@@ -108,22 +107,22 @@ class _PendingRows(Rows[int, Pending]):
 
     rows: Any  # a SortedDict
 
-    def __init__(self, books: Books, group: "Group") -> None:
-        super().__init__(books, self._hash, ordered=True)
+    def __init__(self, indexes: StreamIndexes, group: "Group") -> None:
+        super().__init__(indexes, self._hash, ordered=True)
         self._group = group
         self.dead: Any = SortedList()
 
     def follow(self, key: int, before: Pending | None, value: Pending | None) -> None:
-        """Keep the list of dead records, and who has any."""
+        """Update the list of dead records, and the index of groups that have any."""
         was_dead = before is not None and before.dead
         is_dead = value is not None and value.dead
         if is_dead and not was_dead:
             self.dead.add(key)
-            self._books.dead_groups[self._group.id] = self._group
+            self._indexes.dead_groups[self._group.id] = self._group
         elif was_dead and not is_dead:
             self.dead.remove(key)
             if not self.dead:
-                del self._books.dead_groups[self._group.id]
+                del self._indexes.dead_groups[self._group.id]
 
     def first(self, partition: int) -> int | None:
         """Return the first pending offset of a partition."""
@@ -148,7 +147,7 @@ class Group:
     """One consumer group of one stream."""
 
     __slots__ = (
-        "_books",
+        "_indexes",
         "committed",
         "cursors",
         "id",
@@ -159,59 +158,59 @@ class Group:
         "stream_id",
     )
 
-    def __init__(self, books: Books, stream_id: int, group_id: int, name: str) -> None:
-        self._books = books
+    def __init__(self, indexes: StreamIndexes, stream_id: int, group_id: int, name: str) -> None:
+        self._indexes = indexes
         self.id = group_id
         self.name = name
         self.stream_id = stream_id
-        self.info: Rows[int, GroupInfo] = Rows(books, self._hash_info)  # one row, at 0
-        self.members = _Members(books, self)
-        self.cursors: Rows[int, int] = Rows(books, self._hash_cursor)  # delivered, by partition
-        self.pending = _PendingRows(books, self)
+        self.info: Rows[int, GroupInfo] = Rows(indexes, self._hash_info)  # one row, at 0
+        self.members = _Members(indexes, self)
+        self.cursors: Rows[int, int] = Rows(indexes, self._hash_cursor)  # delivered, by partition
+        self.pending = _PendingRows(indexes, self)
         self.committed: tuple[int, ...] = ()  # follows from cursors and pending
 
     @property
     def head(self) -> GroupInfo:
-        """What is known of the group as a whole."""
+        """The properties of the group."""
         return self.info.rows[0]
 
     def committed_at(self, partition: int) -> int:
-        """Work out the committed cursor of a partition."""
+        """Compute the committed cursor of a partition."""
         first = self.pending.first(partition)
         delivered = self.cursors.rows[partition]
         return delivered if first is None else min(first, delivered)
 
     def set_committed(self, committed: tuple[int, ...]) -> None:
-        """Replace the committed cursors by what was worked out."""
-        if self._books.undo.active:
-            self._books.undo.note(partial(self.set_committed, self.committed))
+        """Replace the committed cursors."""
+        if self._indexes.undo.active:
+            self._indexes.undo.note(partial(self.set_committed, self.committed))
         self.committed = committed
 
     def owned(self, member: int) -> list[int]:
-        """Return the partitions that a member may take from."""
+        """Return the partitions that a member may consume."""
         head = self.head
         return [p for p, owner in enumerate(head.owners) if owner == member or head.config.shared]
 
     def tables(self) -> tuple[Rows[int, Any], ...]:
-        """Return everything that is hashed."""
+        """Return all tables, which are what is hashed."""
         return (self.info, self.members, self.cursors, self.pending)
 
     def attach(self) -> None:
-        """Belong to a stream that exists (again)."""
+        """Count in the hash: the stream exists (again)."""
         for table in self.tables():
             table.attach()
         for member, value in self.members.rows.items():
             self.members.follow(member, None, value)
         if self.pending.dead:
-            self._books.dead_groups[self.id] = self
+            self._indexes.dead_groups[self.id] = self
 
     def detach(self) -> None:
-        """The group or its stream is gone."""
+        """Stop counting in the hash: the group or its stream is deleted."""
         for table in self.tables():
             table.detach()
         for member, value in self.members.rows.items():
             self.members.follow(member, value, None)
-        self._books.dead_groups.pop(self.id, None)
+        self._indexes.dead_groups.pop(self.id, None)
 
     def memory(self) -> dict[str, int]:
         """Return the bytes held, by kind."""
@@ -224,7 +223,7 @@ class Group:
 
     def check(self, first_offsets: Sequence[int]) -> None:
         """Assert the invariants of this file; the offsets are the first ones kept."""
-        books, head = self._books, self.head
+        indexes, head = self._indexes, self.head
         for table in self.tables():
             table.check()
         partitions = range(len(head.owners))
@@ -233,8 +232,8 @@ class Group:
         assert len(self.members) <= MEMBERS_MAX
         assert len(self.pending) <= PENDING_MAX
         for member, value in self.members.rows.items():
-            assert books.member_groups.get(member) is self
-            assert books.member_deadlines.get(member) == value.deadline_ns
+            assert indexes.member_groups.get(member) is self
+            assert indexes.member_deadlines.get(member) == value.deadline_ns
         if self.members.rows:
             shares = [head.owners.count(member) for member in self.members]
             assert sum(shares) == len(head.owners), "a partition is owned by nobody"
@@ -243,10 +242,10 @@ class Group:
             assert not any(head.owners), "partitions of members that are gone"
         dead = [place for place, pending in self.pending.rows.items() if pending.dead]
         assert list(self.pending.dead) == dead
-        assert (books.dead_groups.get(self.id) is self) == bool(dead)
+        assert (indexes.dead_groups.get(self.id) is self) == bool(dead)
         for place in self.pending.rows:
             partition, offset = split_place(place)
-            # A seek to a trimmed offset leaves the dead behind it, as they would not come again.
+            # A seek to a trimmed offset keeps the dead records before it: they are not redelivered.
             end = max(self.cursors.rows[partition], first_offsets[partition])
             assert offset < end, "pending, but not delivered"
 
@@ -265,9 +264,9 @@ def split_place(place: int) -> tuple[int, int]:
 
 
 def assign(owners: tuple[int, ...], members: list[int]) -> tuple[int, ...]:
-    """Return who has which partition: even shares, and as few moves as they allow.
+    """Assign partitions to members: even shares, and as few moves as these allow.
 
-    ``members`` ascend. Partitions are looked at in order, so that the answer has one way only.
+    ``members`` ascend. Partitions are visited in order, so that every replica assigns the same.
     """
     if not members:
         return (0,) * len(owners)

@@ -1,16 +1,15 @@
-"""Executing commands on streams: create, configure, delete, append, trim, and what the leader asks.
+"""Executing commands on streams and consumer groups.
 
-Nothing is changed before all checks have passed, so a refusal leaves no trace.
+The first half creates, configures, deletes, appends and trims, and moves dead letters; the second
+half executes the commands of consumer groups. Every function checks everything before it changes
+anything, so a refusal leaves no trace. Time is the entry's: a claim sees what is idle or ready at
+that moment.
 
-Group operations
-----------------
-Executing commands of consumer groups.
+Lists of records are accepted whole or refused whole: if a consumer acknowledges ten records and one
+was claimed by another member, the refusal names that one and none of the ten is done.
 
-Nothing is changed before all checks have passed. Lists of records are taken whole or refused
-whole: a consumer that acknowledges ten records of which somebody claimed one is told which, and
-none of the ten is done. What is dead was promised to a stream of dead letters: commit and seek
-leave it pending until it is moved, unless the seek makes it come again. Time is the entry's: a
-claim sees what is idle or ready at that moment.
+A dead record must reach the dead-letter stream: commit and seek leave it pending until it is moved,
+unless the seek redelivers it.
 """
 
 import struct
@@ -19,7 +18,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from onelog.projections.codec import Reader, namespace_of
+from onelog.projections.codec import Reader, parse_namespace
 from onelog.projections.errors import BadPayload, BadResult
 from onelog.projections.limits import U64_MAX
 from onelog.projections.reasons import Reason
@@ -55,11 +54,11 @@ from onelog.projections.stream.partition import Partition
 from onelog.projections.stream.state import StreamInfo, Streams, StreamState
 
 DUPLICATE = b"\x01"
-"""The value of an append's result that was made before; its number is the offset of then."""
+"""The value of the result of a repeated append; its number is the first append's offset."""
 
 
 class Moment(NamedTuple):
-    """Where in the log a command stands, and how many bytes its body has."""
+    """Index and log time of a command, and the size of its body."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index(), which nobody wants here
     timestamp_ns: int
@@ -76,7 +75,7 @@ def create(streams: Streams, namespace: str, command: Create, moment: Moment) ->
         return Refused(Reason.STREAM_EXISTS, existing.id)
     if len(names) >= STREAMS_MAX or moment.index >= STREAM_ID_END:
         return Refused(Reason.STREAMS_FULL, len(names))
-    stream = StreamState(streams.books, namespace, command.stream, moment.index)
+    stream = StreamState(streams.indexes, namespace, command.stream, moment.index)
     stream.open(StreamInfo(command.partition_count, command.retention))
     streams.add(stream)
     return Applied(stream.id)
@@ -105,11 +104,11 @@ def delete(streams: Streams, namespace: str, command: Delete, moment: Moment) ->
 def append_span(
     streams: Streams, prefix: bytes, index: int, timestamp_ns: int, payloads: Sequence[bytes]
 ) -> Sequence[Outcome]:
-    """Append records, unless their producers did so before (``Handler``).
+    """Append records, except those that their producers appended before (``Handler``).
 
-    A slice of the payload finds the stream: a name that is known needs no check.
+    A slice of the payload is the key of the stream's lookup: a known name needs no check.
     """
-    names, body, undo = streams.by_prefix.get(prefix, {}), len(prefix), streams.books.undo
+    names, body, undo = streams.by_prefix.get(prefix, {}), len(prefix), streams.indexes.undo
     outcomes: list[Outcome] = []
     for offset, payload in enumerate(payloads, index):
         number = producer = key = None
@@ -142,7 +141,7 @@ def append_span(
         ):
             streams.add_record(stream, number, (offset, timestamp_ns, size - body))
         else:
-            # What ``add_record`` does when there is no more to it, which is nearly always.
+            # The usual case of ``add_record``, inlined.
             partition.last_offset = offset
             partition.last_ns = timestamp_ns
             partition.count += 1
@@ -157,7 +156,7 @@ def append_span(
 def _admit(
     stream: StreamState, number: int, producer: ProducerRef | None, value_size: int, offset: int
 ) -> Outcome | None:
-    """Judge a record, and note it with its producer; None: it is to be appended."""
+    """Check a record, and note it with its producer; None: append it."""
     if value_size > stream.value_size_max:
         return Refused(Reason.VALUE_TOO_LARGE, value_size)
     if number >= len(stream.partitions):
@@ -173,12 +172,12 @@ def _admit(
 
 
 def _refuse_append(streams: Streams, prefix: bytes, payload: bytes) -> Refused:
-    """Return what is wrong with a record, or why there is no stream for it."""
+    """Return why a record is refused: it is malformed, or there is no stream for it."""
     try:
         command = read_append(Reader(payload, len(prefix)))
     except BadPayload as error:
         return Refused(error.reason, error.detail)
-    found = streams.find(namespace_of(prefix), command.stream)
+    found = streams.find(parse_namespace(prefix), command.stream)
     assert isinstance(found, Refused), f"a sound record of {command.stream} was not taken"
     return found
 
@@ -213,7 +212,7 @@ def trim(streams: Streams, namespace: str, command: Trim, moment: Moment) -> Out
 
 
 def retain(streams: Streams, namespace: str, command: Retain, moment: Moment) -> Outcome:
-    """Trim what the leader found to be due, if the policy agrees at this entry's time."""
+    """Trim what the leader found to be due, if the policy allows it at this entry's time."""
     stream = streams.by_id.get(command.stream_id)
     if stream is None or stream.namespace != namespace:
         return Refused(Reason.STREAM_UNKNOWN)
@@ -245,7 +244,7 @@ def due_cuts(stream: StreamState, partition: Partition, now_ns: int) -> tuple[in
 def trim_partition(
     stream: StreamState, partition: Partition, before: int, cause: Cause, timestamp_ns: int
 ) -> bool:
-    """Trim, and let go of dead letters that went with it."""
+    """Trim a partition, and drop the dead letters that were trimmed."""
     stream.note_schedule(partition)
     if not partition.trim(before, cause, timestamp_ns):
         return False
@@ -255,12 +254,12 @@ def trim_partition(
 
 
 def dead_letter(streams: Streams, namespace: str, command: DeadLetter, moment: Moment) -> Outcome:
-    """Make this entry a record of the dead-letter stream, and take the original off pending."""
+    """Make this entry a record of the dead-letter stream, and remove the original from pending."""
     source = streams.by_id.get(command.source_id)
     group = None if source is None else source.groups.get(command.group)
     if source is None or source.namespace != namespace or group is None:
         return Refused(Reason.DEAD_LETTER_STALE, command.offset)
-    if command != dead_letter_of(source, group, partition_id(command.offset, command.partition)):
+    if command != find_dead_letter(source, group, partition_id(command.offset, command.partition)):
         return Refused(Reason.DEAD_LETTER_STALE, command.offset)
     target = streams.find(namespace, command.target)
     if isinstance(target, Refused):
@@ -275,8 +274,8 @@ def dead_letter(streams: Streams, namespace: str, command: DeadLetter, moment: M
     return APPLIED
 
 
-def dead_letter_of(source: StreamState, group: Group, place: int) -> DeadLetter | None:
-    """Return the entry that moves a pending record, None if it is not waiting for that."""
+def find_dead_letter(source: StreamState, group: Group, place: int) -> DeadLetter | None:
+    """Return the command that moves a dead record, None if the record is not dead."""
     pending = group.pending.get(place)
     if pending is None or not pending.dead:
         return None
@@ -301,7 +300,7 @@ def refresh_cursors(
     partitions: tuple[int, ...] | range,
     index: int,
 ) -> None:
-    """Bring the committed cursors up to date after a change, and publish them if they moved."""
+    """Update the committed cursors after a change, and publish them if they moved."""
     cursors = list(group.committed)
     moved: list[Partition] = []
     for number in partitions:
@@ -326,11 +325,11 @@ def publish(streams: Streams, stream: StreamState, group: Group, index: int) -> 
 
 
 def cursor_key(stream: str, group: str) -> bytes:
-    """Return the key under which KV shows the cursors of a group."""
+    """Return the key in KV that holds the cursors of a group."""
     return f"cg:{stream}:{group}".encode()
 
 
-# Group operations
+# Consumer groups
 
 _ASSIGNMENT = struct.Struct("<QH")  # generation, partitions
 _CLAIMED = struct.Struct("<BQH")  # partition, offset, deliveries
@@ -338,14 +337,14 @@ _COUNT = struct.Struct("<H")
 
 
 class Assignment(NamedTuple):
-    """What a member is told when it joins or sends a heartbeat."""
+    """The result of a join or a heartbeat."""
 
     generation: int
     partitions: tuple[int, ...]
 
 
 class Claimed(NamedTuple):
-    """A record that was claimed, with how often it was delivered by now."""
+    """A claimed record, with its number of deliveries."""
 
     partition: int
     offset: int
@@ -393,7 +392,7 @@ def execute(
 
 
 def remove_member(group: Group, member: int) -> None:
-    """Take a member out; its partitions go to the others, its pending records to nobody."""
+    """Remove a member; its partitions go to the others, its pending records belong to nobody."""
     group.members.set(member, None)
     _rebalance(group)
 
@@ -421,7 +420,7 @@ def decode_claimed(value: bytes) -> list[Claimed]:
 
 
 def decode_dead_count(value: bytes | None) -> int:
-    """Read the value of the result of a nack: how many of the records were given up."""
+    """Read the value of the result of a nack: how many of the records are dead now."""
     if value is None:
         return 0
     if len(value) != _COUNT.size:
@@ -431,10 +430,9 @@ def decode_dead_count(value: bytes | None) -> int:
 
 
 def start_offset(partition: Partition, offset: int) -> int:
-    """Return where a group that is put at ``offset`` stands.
+    """Return the cursor of a group that is set to ``offset``.
 
-    0 is the first record that is kept. An offset that was trimmed is taken as it is: the reader
-    shall be told of the gap.
+    0 is the first kept record. A trimmed offset stays as it is, so that the reader sees the gap.
     """
     if offset == 0:
         return partition.first_offset
@@ -453,7 +451,7 @@ def _create(
     if refused is not None:
         return refused
     count = len(stream.partitions)
-    group = Group(streams.books, stream.id, moment.index, command.group)
+    group = Group(streams.indexes, stream.id, moment.index, command.group)
     group.info.set(0, GroupInfo(command.config, 0, (0,) * count))
     for partition in stream.partitions:
         group.cursors.set(partition.number, start_offset(partition, command.start))
@@ -483,7 +481,7 @@ def _configure(
     if refused is not None:
         return refused
     if group.pending.dead and not config.max_deliveries:
-        # They were promised to a stream for dead letters; now they are to be tried again.
+        # The new settings have no dead-letter stream: retry the dead records.
         for place in list(group.pending.dead):
             group.pending.set(place, group.pending.rows[place]._replace(dead=False))
     group.info.set(0, group.head._replace(config=config))
@@ -571,7 +569,7 @@ def _seek(streams: Streams, found: Found, command: commands.GroupSeek, moment: M
             if comes_again or not group.pending.rows[place].dead:
                 group.pending.set(place, None)
         group.cursors.set(number, start)
-    # Who consumes now has read from elsewhere: what it commits must not undo the seek.
+    # Current consumers have read from elsewhere: their commits must not undo the seek.
     group.info.set(0, group.head._replace(generation=group.head.generation + 1))
     refresh_cursors(streams, stream, group, numbers, moment.index)
     return Applied(group.head.generation)
@@ -581,7 +579,7 @@ def _deliver(streams: Streams, found: Found, command: commands.Deliver, moment: 
     stream, group = found
     if command.partition >= len(stream.partitions):
         return Refused(Reason.PARTITION_UNKNOWN, command.partition)
-    refused = refusal_of_member(group, command.member, command.generation)
+    refused = refuse_member(group, command.member, command.generation)
     if refused is not None:
         return refused
     if command.partition not in group.owned(command.member):
@@ -593,7 +591,7 @@ def _deliver(streams: Streams, found: Found, command: commands.Deliver, moment: 
     if command.next_offset > partition.end_offset:
         return Refused(Reason.OFFSET_IN_FUTURE, partition.end_offset)
     if command.offsets and command.offsets[0] < partition.first_offset:
-        # Trimmed since they were read: nobody keeps them in the log for this group any more.
+        # Trimmed since they were read: the log no longer keeps them for this group.
         return Refused(Reason.DELIVERY_STALE, delivered)
     if len(group.pending) + len(command.offsets) > PENDING_MAX:
         return Refused(Reason.PENDING_FULL, len(group.pending))
@@ -633,7 +631,7 @@ def _nack(group: Group, command: commands.Nack, moment: Moment) -> Outcome:
 
 
 def _claim(group: Group, command: commands.Claim, moment: Moment) -> Outcome:
-    refused = refusal_of_member(group, command.member, command.generation)
+    refused = refuse_member(group, command.member, command.generation)
     if refused is not None:
         return refused
     limit = group.head.config.max_deliveries
@@ -658,7 +656,7 @@ def _claim(group: Group, command: commands.Claim, moment: Moment) -> Outcome:
 
 
 def is_claimable(group: Group, pending: Pending, idle_ns: int, timestamp_ns: int) -> bool:
-    """Tell whether a pending record may be taken over at that time."""
+    """Return whether a pending record may be claimed at that time."""
     if pending.dead:
         return False
     if not pending.member:
@@ -686,8 +684,8 @@ def claimable_from(
     return None if first >= U64_MAX else first
 
 
-def refusal_of_member(group: Group, member: int, generation: int) -> Refused | None:
-    """Refuse who is no member, and a member that does not know who has which partition."""
+def refuse_member(group: Group, member: int, generation: int) -> Refused | None:
+    """Refuse a client that is no member, and a member with an old assignment."""
     if group.members.get(member) is None:
         return Refused(Reason.MEMBER_UNKNOWN, member)
     head = group.head
@@ -697,7 +695,7 @@ def refusal_of_member(group: Group, member: int, generation: int) -> Refused | N
 
 
 def _held(
-    group: Group, member: int, places: Iterable[commands.Place]
+    group: Group, member: int, places: Iterable[commands.PartitionOffset]
 ) -> list[tuple[int, Pending]] | Refused:
     """Return the pending records at ``places``, all of which the member must hold."""
     if group.members.get(member) is None:

@@ -1,10 +1,11 @@
-"""Partitions: how many records there are, from where on they are kept, and what may go.
+"""Partitions: how many records there are, from where on they are kept, and what may be trimmed.
 
 A record leaves no trace of its own here. A partition counts records and bytes, and notes a *mark*
-at the start of each run of records: its offset, its time, and what was counted before it. A run is
-closed by the record that finds it at 1/32 of what the policy keeps (of age, bytes or count; where
-there is no policy, at 1,024 records, 1 MiB or a minute). There are at most MARKS_MAX marks; when
-they are used up every second one is dropped, so old runs become long and recent ones stay short.
+at the start of each run of records: its offset, its time, and the counts before it. The first
+record after a run has reached 1/32 of what the policy keeps (of age, bytes or count; without a
+policy 1,024 records, 1 MiB or a minute) begins the next run. There are at most MARKS_MAX marks;
+when they are used up every second one is dropped, so old runs become long and recent ones stay
+short.
 
 By age, bytes and count a partition is trimmed at marks only, to the last one that leaves at least
 what the policy keeps, the open run not counted. So a record that the policy covers is never
@@ -22,7 +23,6 @@ from typing import NamedTuple
 
 from onelog.projections.limits import U64_MAX
 from onelog.projections.state_hash import item_hash
-from onelog.projections.stream.books import Books
 from onelog.projections.stream.commands import Cause, Retention
 from onelog.projections.stream.limits import (
     MARK_NS,
@@ -35,6 +35,7 @@ from onelog.projections.stream.limits import (
     TRIMS_MAX,
     partition_id,
 )
+from onelog.projections.stream.tables import StreamIndexes
 
 PARTITION_SIZE = 640  # bytes per partition: object, arrays, numbers, table slots
 MARK_ROW = 4  # numbers per mark: offset, time, records before, bytes before
@@ -45,7 +46,7 @@ _TRIM = struct.Struct("<QBQ")  # before, cause, when
 
 
 class TrimRecord(NamedTuple):
-    """Records below ``before`` are gone since ``when_ns``, down to the trim before this one."""
+    """A trim at ``when_ns`` of the records below ``before``, down to the previous trim."""
 
     before: int
     cause: Cause
@@ -56,7 +57,7 @@ class Partition:
     """Counters, marks and trims of one partition."""
 
     __slots__ = (
-        "_books",
+        "_indexes",
         "attached",
         "close_count",
         "close_ns",
@@ -74,8 +75,10 @@ class Partition:
         "trims",
     )
 
-    def __init__(self, books: Books, stream_id: int, number: int, retention: Retention) -> None:
-        self._books = books
+    def __init__(
+        self, indexes: StreamIndexes, stream_id: int, number: int, retention: Retention
+    ) -> None:
+        self._indexes = indexes
         self.id = partition_id(stream_id, number)
         self.retention = retention
         self.first_offset = stream_id + 1  # nothing before it can be a record
@@ -91,7 +94,7 @@ class Partition:
 
     @property
     def number(self) -> int:
-        """Which partition of its stream it is."""
+        """Its number in the stream."""
         return self.id >> PARTITION_SHIFT
 
     @property
@@ -101,12 +104,12 @@ class Partition:
 
     @property
     def end_offset(self) -> int:
-        """The first offset that no record has had yet."""
+        """The offset after the last record."""
         return max(self.last_offset + 1, self.first_offset)
 
     @property
     def kept(self) -> tuple[int, int]:
-        """At most how many records and bytes are kept: what the first run begins with counts."""
+        """Upper bounds of the records and bytes kept; the first run counts from its start."""
         if not self.marks:
             return 0, 0
         return self.count - self.marks[2], self.size - self.marks[3]
@@ -115,7 +118,7 @@ class Partition:
 
     def add(self, offset: int, timestamp_ns: int, size: int) -> bool:
         """Count a record; return whether it began a run."""
-        if self._books.undo.active:
+        if self._indexes.undo.active:
             self.note_undo()
         began = (
             self.count >= self.close_count
@@ -133,7 +136,7 @@ class Partition:
         return began
 
     def trim(self, before: int, cause: Cause, timestamp_ns: int) -> bool:
-        """Let go of everything below ``before``; return whether that changed anything."""
+        """Trim everything below ``before``; return whether that changed anything."""
         before = min(before, self.end_offset)
         if before <= self.first_offset:
             return False
@@ -157,7 +160,7 @@ class Partition:
         return True
 
     def set_limits(self, retention: Retention) -> None:
-        """Take over a policy: when the run that is open now will be closed follows from it."""
+        """Apply a policy; it decides when the open run is closed."""
         self.retention = retention
         if not self.marks:
             self.close_count = self.close_size = self.close_ns = 0
@@ -169,8 +172,8 @@ class Partition:
         self.close_ns = start_ns + ns_step
 
     def note_undo(self) -> None:
-        """Remember all of it, to be put back if the batch fails."""
-        undo = self._books.undo
+        """Note the whole partition for a rollback."""
+        undo = self._indexes.undo
         if undo.active:
             undo.note(
                 partial(
@@ -193,7 +196,7 @@ class Partition:
         marks: "array[int]",
         trims: tuple[TrimRecord, ...],
     ) -> None:
-        """Put back what a batch changed, or take over what a snapshot held."""
+        """Set everything: in a rollback, or from a snapshot."""
         self.first_offset = first_offset
         self.last_offset = last_offset
         self.last_ns = last_ns
@@ -204,29 +207,29 @@ class Partition:
         self.touch()
 
     def touch(self) -> None:
-        """Have the partition hashed anew before the next hash is told."""
+        """Mark the partition as dirty: it is hashed before the next state hash."""
         if not self.dirty:
             self.dirty = True
-            self._books.dirty.append(self)
+            self._indexes.dirty.append(self)
 
     def attach(self) -> None:
-        """Belong to a stream that exists."""
+        """Count in the hash: the stream exists."""
         assert not self.attached, f"partition {self.id} is attached"
         self.attached = True
-        self._books.partitions[self.id] = self
+        self._indexes.partitions[self.id] = self
         self.touch()
 
     def detach(self) -> None:
-        """The stream is gone."""
+        """Stop counting in the hash: the stream is deleted."""
         self.attached = False
-        del self._books.partitions[self.id]
-        self._books.total -= self.digest
+        del self._indexes.partitions[self.id]
+        self._indexes.total -= self.digest
         self.digest = 0
 
-    # What may go
+    # What may be trimmed
 
     def cut(self, cause: Cause, operand: int, timestamp_ns: int) -> int:
-        """Return up to where records may go by one rule; ``first_offset`` if none may.
+        """Return the offset below which one rule allows a trim; ``first_offset`` if it allows none.
 
         ``operand`` is what to keep: nanoseconds, bytes or records.
         """
@@ -234,7 +237,7 @@ class Partition:
         if not marks:
             return self.first_offset
         if cause == Cause.AGE:
-            # A run is over where the next one begins: all of it is at least as old as that.
+            # A run ends where the next one begins: all of its records are at least as old as that.
             horizon_ns = timestamp_ns - operand
             if self.last_ns <= horizon_ns:
                 return self.end_offset
@@ -246,7 +249,7 @@ class Partition:
         return max(marks[fitting[-1]], self.first_offset) if fitting else self.first_offset
 
     def policy_cuts(self, timestamp_ns: int) -> list[tuple[int, Cause]]:
-        """Return up to where each rule of the policy lets records go, where one does."""
+        """Return (offset, cause) of each rule of the policy that allows a trim."""
         retention = self.retention
         rules = (
             (Cause.AGE, retention.age_ns),
@@ -259,9 +262,9 @@ class Partition:
         return [each for each in cuts if each[0] > self.first_offset]
 
     def hold_at(self, before: int, floor: int) -> int:
-        """Return the last place to trim at, up to ``before``, that leaves ``floor`` alone.
+        """Return the last mark to trim at, up to ``before``, that keeps records from ``floor`` on.
 
-        Without regard to marks, each step of a consumer would be a reason for another trim.
+        Without marks, each step of a consumer would cause another trim.
         """
         if before <= floor:
             return before
@@ -269,9 +272,9 @@ class Partition:
         return max(self.marks[fitting[-1]], self.first_offset) if fitting else self.first_offset
 
     def due_ns(self, floor: int) -> int | None:
-        """Return the log time from which the policy lets something go; None if it does not.
+        """Return the log time from which on the policy allows a trim; None if it does not.
 
-        ``floor`` is the offset from which a consumer group still needs everything.
+        ``floor`` is the offset from which on a consumer group still needs everything.
         """
         retention = self.retention
         marks = self.marks
@@ -332,11 +335,11 @@ class Partition:
         assert self.dirty or self.digest == self.item(), f"partition {self.id} is hashed wrong"
 
     def _runs(self) -> range:
-        """Return where the marks stand that have a run before them."""
+        """Return the positions of the marks that have a run before them."""
         return range(MARK_ROW, len(self.marks), MARK_ROW)
 
     def _run_end(self, at: int) -> int:
-        """Return the offset behind the run whose mark stands at ``at``."""
+        """Return the offset after the run whose mark is at position ``at``."""
         after = at + MARK_ROW
         return self.marks[after] if after < len(self.marks) else self.end_offset
 
@@ -352,7 +355,7 @@ class Partition:
 
 
 def steps(retention: Retention) -> tuple[int, int, int]:
-    """Return how many records, bytes and nanoseconds a run has before it is closed."""
+    """Return the records, bytes and nanoseconds after which a run is closed."""
     if not (retention.age_ns or retention.size_max or retention.count_max):
         return MARK_RECORDS, MARK_SIZE, MARK_NS
     return (

@@ -1,11 +1,11 @@
-"""The stream projection: append-only sequences of records with consumer groups, owner 0x04.
+"""The stream projection, owner 0x04: append-only sequences of records with consumer groups.
 
 Records are entries of the log and stay there: a record's offset is its index, and applying it
-moves a few counters and tells the log which entry it is. The state holds what is known of streams,
+updates a few counters and notes in the log that the entry is a record. The state holds streams,
 producers and groups; reads are in reads.py and take the log as an argument.
 
 Records are appended in one loop over a span; other commands are decoded and executed one by one
-(operations.py, operations.py).
+(operations.py).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -40,9 +40,9 @@ from onelog.projections.stream.limits import (
 )
 from onelog.projections.stream.operations import (
     Moment,
-    dead_letter_of,
     due_cuts,
     execute,
+    find_dead_letter,
     remove_member,
 )
 from onelog.projections.stream.reads import StreamReads
@@ -51,7 +51,7 @@ from onelog.projections.stream.state import Streams, StreamState
 from onelog.ual.entry import OWNER_STREAM, Draft
 
 EXPIRE_MEMBER = 1  # the first byte of an item that may expire; the member's id follows
-_TRIMS_DUE_MAX = 1_000  # partitions that one call of chores looks at
+_TRIMS_DUE_MAX = 1_000  # partitions that one call of chores visits
 
 
 class Stream(StreamReads):
@@ -62,7 +62,7 @@ class Stream(StreamReads):
     def __init__(self, position: Position, notes: Notes, keys: DerivedKeys) -> None:
         super().__init__(position, Streams(notes, keys))
         self._notes = notes
-        self._books = self._streams.books
+        self._indexes = self._streams.indexes
 
     @property
     def large_results(self) -> Collection[int]:
@@ -104,39 +104,41 @@ class Stream(StreamReads):
                 return execute(streams, namespace, command, moment)
 
     def begin_batch(self) -> None:
-        """From now on, be able to take everything back."""
-        self._books.undo.begin()
+        """Record every change from now on, so that it can be rolled back."""
+        self._indexes.undo.begin()
 
     def commit_batch(self) -> None:
-        """Keep what was applied since ``begin_batch``, and tell the log of its records."""
-        self._books.undo.commit()
+        """Keep what was applied since ``begin_batch``, and note its records in the log."""
+        self._indexes.undo.commit()
 
     def rollback_batch(self) -> None:
         """Return to the state at ``begin_batch``."""
-        self._books.undo.rollback()
+        self._indexes.undo.rollback()
 
     def namespace_created(self, namespace: Namespace) -> None:
-        """Make room for streams."""
+        """Prepare an empty namespace."""
         self._streams.configure_namespace(namespace)
 
     def namespace_configured(self, namespace: Namespace) -> None:
-        """Take over the limits."""
+        """Apply new limits."""
         self._streams.configure_namespace(namespace)
 
     def namespace_deleted(self, namespace: Namespace) -> None:
-        """Let go of all streams; KV does the same with their keys."""
+        """Drop all streams; KV drops their keys."""
         self._streams.remove_namespace(namespace)
 
     def next_deadline(self) -> int | None:
-        """Return when the next member is due, or 0 while there is something to move or trim."""
-        if any(self._target_of(group) for group in self._books.dead_groups.values()):
+        """Return when the next member expires, or 0 while there is something to move or trim."""
+        if any(
+            self._find_dead_letter_stream(group) for group in self._indexes.dead_groups.values()
+        ):
             return 0
-        deadlines = (self._books.member_deadlines.first(), self._first_trim_ns())
+        deadlines = (self._indexes.member_deadlines.first(), self._first_trim_ns())
         return min((each for each in deadlines if each is not None), default=None)
 
     def due(self, now_ns: int, limit: int) -> list[Due]:
         """Return the members whose session is over, earliest first."""
-        groups = self._books.member_groups
+        groups = self._indexes.member_groups
         return [
             Due(
                 deadline_ns,
@@ -144,34 +146,34 @@ class Stream(StreamReads):
                 bytes((EXPIRE_MEMBER,)) + U64.pack(member),
                 _weight(groups[member]),
             )
-            for deadline_ns, member in self._books.member_deadlines.due(now_ns, limit)
+            for deadline_ns, member in self._indexes.member_deadlines.due(now_ns, limit)
         ]
 
     def expire(self, item: bytes, index: int, timestamp_ns: int) -> bool:  # noqa: ARG002
-        """Let a member go whose session is over; anything else is left alone."""
+        """Remove a member whose session is over; ignore anything else."""
         if len(item) != 1 + U64.size or item[0] != EXPIRE_MEMBER:
             return False
         (member,) = U64.unpack_from(item, 1)
-        deadline_ns = self._books.member_deadlines.get(member)
+        deadline_ns = self._indexes.member_deadlines.get(member)
         if deadline_ns is None or deadline_ns > timestamp_ns:
             return False
-        remove_member(self._books.member_groups[member], member)
+        remove_member(self._indexes.member_groups[member], member)
         return True
 
     def chores(self, now_ns: int, limit: int) -> list[Draft]:
-        """Return the trims that policies ask for, and the moves of dead letters."""
+        """Return the trims that policies require, and the moves of dead letters."""
         drafts: list[Draft] = []
         for stream, cuts in self._due_trims(now_ns, limit):
             drafts.append(encode_command(Retain(stream.id, tuple(cuts)), stream.namespace))
-        for group_id in sorted(self._books.dead_groups):
-            group = self._books.dead_groups[group_id]
-            target = self._target_of(group)
+        for group_id in sorted(self._indexes.dead_groups):
+            group = self._indexes.dead_groups[group_id]
+            target = self._find_dead_letter_stream(group)
             if target is None:
                 continue
             source = self._streams.by_id[group.stream_id]
             room = min(limit - len(drafts), DEAD_LETTERS_MAX - len(target.dead))
             for place in list(group.pending.dead[:room]):
-                letter = dead_letter_of(source, group, place)
+                letter = find_dead_letter(source, group, place)
                 assert letter is not None, f"{place} is not dead"
                 drafts.append(encode_command(letter, source.namespace))
         return drafts
@@ -181,24 +183,24 @@ class Stream(StreamReads):
         return min(self._pinned(), default=None)
 
     def pinned(self, first_index: int, last_index: int) -> Sequence[int]:
-        """Return what is kept besides ``kept_streams``: records below it that are still needed.
+        """Return the records below ``kept_streams`` that are still needed.
 
         These are the originals of dead letters, and pending records that were trimmed.
         """
         return sorted({each for each in self._pinned() if first_index <= each <= last_index})
 
     def kept_streams(self) -> dict[int, int]:
-        """Return by partition id the offset from which its records must be kept.
+        """Return, by partition id, the offset from which on its records must be kept.
 
-        Together with a segment's stream table it tells which entries those are.
+        With a segment's stream table this gives the entries to keep.
         """
         return {
-            partition.id: partition.first_offset for partition in self._books.partitions.values()
+            partition.id: partition.first_offset for partition in self._indexes.partitions.values()
         }
 
     def state_hash(self) -> int:
         """Return the hash of all streams."""
-        return reduce_total(self._books.settle())
+        return reduce_total(self._indexes.settle())
 
     def memory(self) -> dict[str, int]:
         """Return the bytes held, by kind."""
@@ -208,21 +210,23 @@ class Stream(StreamReads):
                 total[kind] = total.get(kind, 0) + size
         return total
 
-    def evict(self, size: int) -> int:  # noqa: ARG002 - a projection's
+    def evict(self, size: int) -> int:  # noqa: ARG002 - of the Protocol
         """Return 0: records are in the log, and what is here is needed by each apply."""
         return 0
 
     def counts(self) -> dict[str, int]:
-        """Return how many things there are, by kind."""
+        """Return the number of objects, by kind."""
         streams = self._streams.by_id.values()
         groups = [group for stream in streams for group in stream.groups.values()]
         return {
             "streams": len(streams),
-            "stream_partitions": len(self._books.partitions),
-            "stream_records_appended": sum(each.count for each in self._books.partitions.values()),
+            "stream_partitions": len(self._indexes.partitions),
+            "stream_records_appended": sum(
+                each.count for each in self._indexes.partitions.values()
+            ),
             "stream_producers": sum(len(stream.producers) for stream in streams),
             "stream_groups": len(groups),
-            "stream_members": len(self._books.member_groups),
+            "stream_members": len(self._indexes.member_groups),
             "stream_pending": sum(len(group.pending) for group in groups),
             "stream_dead_letters": sum(len(stream.dead) for stream in streams),
         }
@@ -232,23 +236,23 @@ class Stream(StreamReads):
         return chunked(dump_parts(self._streams))
 
     def load(self, chunks: Iterable[bytes]) -> None:
-        """Take over the content of a section; the namespaces are known already."""
+        """Load a section; the namespaces exist already."""
         load_section(chunks, self._streams)
 
     def check(self) -> None:
         """Assert every invariant."""
-        assert not self._books.undo.active, "a batch is open"
+        assert not self._indexes.undo.active, "a batch is open"
         self._streams.check()
 
-    def _target_of(self, group: Group) -> StreamState | None:
-        """Return the stream that takes the dead letters of a group, if it can take one more."""
+    def _find_dead_letter_stream(self, group: Group) -> StreamState | None:
+        """Return the dead-letter stream of a group, if it can take one more record."""
         namespace = self._streams.by_id[group.stream_id].namespace
         target = self._streams.names[namespace].get(group.head.config.dead_letter)
         return target if target is not None and len(target.dead) < DEAD_LETTERS_MAX else None
 
     def _first_trim_ns(self) -> int | None:
-        """Return when a policy lets something go next; the books may know too early a time."""
-        retention = self._books.retention
+        """Return the time of the next trim, correcting scheduled times that are too early."""
+        retention = self._indexes.retention
         while True:
             first_ns = retention.first()
             if first_ns is None:
@@ -258,8 +262,8 @@ class Stream(StreamReads):
                 return first_ns
 
     def _correct(self, partition_id: int, scheduled_ns: int) -> bool:
-        """Put right when a partition is due; return whether that was wrong."""
-        partition = self._books.partitions[partition_id]
+        """Correct the scheduled time of a partition; return whether it was wrong."""
+        partition = self._indexes.partitions[partition_id]
         stream = self._streams.by_id[partition.stream_id]
         if partition.due_ns(stream.floor(partition.number)) == scheduled_ns:
             return False
@@ -269,7 +273,7 @@ class Stream(StreamReads):
     def _due_trims(
         self, now_ns: int, limit: int
     ) -> list[tuple[StreamState, list[tuple[int, commands.Cause, int]]]]:
-        retention = self._books.retention
+        retention = self._indexes.retention
         first_ns = retention.first()
         if first_ns is None or first_ns > now_ns:
             return []
@@ -280,7 +284,7 @@ class Stream(StreamReads):
                 break
         cuts: dict[int, list[tuple[int, commands.Cause, int]]] = {}
         for _, partition_id in due:
-            partition = self._books.partitions[partition_id]
+            partition = self._indexes.partitions[partition_id]
             stream = self._streams.by_id[partition.stream_id]
             best = due_cuts(stream, partition, now_ns)
             assert best is not None, f"nothing to trim in {partition_id}"
@@ -300,5 +304,5 @@ class Stream(StreamReads):
 
 
 def _weight(group: Group) -> int:
-    """Return what removing a member costs: all members and partitions are looked at."""
+    """Return the cost of removing a member: all members and partitions are visited."""
     return 1 + (len(group.members) + len(group.head.owners)) // 8

@@ -1,21 +1,17 @@
-"""Reading streams: what there is, from the state; records, from a log that is handed in.
+"""Reading streams: descriptions from the state; records from a log that the caller passes in.
 
-All partitions of a shard count in the same offsets. So one number is enough to resume a tail over
-any number of streams: the offset up to which everything was seen.
+All partitions of a shard share one sequence of offsets (indexes of the log). So one number is
+enough to resume a tail over any number of streams: the offset up to which everything was seen.
 
-Pages
------
-Pages of records: what to read is decided on the state, reading needs the log alone.
+A page of records is planned on the state and read from the log alone. The state changes with each
+entry and belongs to one thread; reading the log may wait for a disk. So a ``PageRead`` holds
+everything that a read needs from the state, and any thread may ``run`` it. Records may be trimmed
+between planning and running: ``is_current`` tells, on the thread of the state. A page that is not
+current is read again, or its reader would miss a gap.
 
-Records are found through the log's stream tables, by offset (an index of the log). A reader whose
-offset was trimmed is told so in band, by a ``Gap`` with the exact range and the cause, and reads on
-behind it. A dead letter is shown as the record that it refers to, with headers that say what
-happened to it.
-
-The state changes with each entry and belongs to one thread; reading the log may wait for a disk. So
-a ``PageRead`` holds everything that a read needs of the state, and any thread may ``run`` it. What
-it was decided on may be trimmed before it has run: ``is_current`` tells, on the thread of the
-state. A page that was read for nothing is read again, or its reader would miss a gap.
+Records are found through the log's stream tables, by offset. A reader whose offset was trimmed gets
+a ``Gap`` in the page, with the exact range and the cause, and continues after it. A dead letter is
+shown as the record that it refers to, with headers that say what happened to it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,7 +44,7 @@ from onelog.projections.stream.partition import Partition
 from onelog.projections.stream.state import Streams, StreamState
 from onelog.ual.entry import FLAG_ZSTD, Entry
 
-# What a record, and each of its headers, takes besides its bytes: numbers, tags and lengths.
+# The overhead of a record, and of each of its headers: numbers, tags and lengths.
 RECORD_OVERHEAD = 64
 HEADER_OVERHEAD = 16
 CHARACTER_SIZE_MAX = 4  # bytes
@@ -85,7 +81,7 @@ class RecordLog(Protocol):
 
 
 class Record(NamedTuple):
-    """A record as a reader gets it; ``dead_letter`` says why it is in this stream.
+    """A record as a reader gets it; ``dead_letter`` is set for a dead letter.
 
     A tuple, not a dataclass: reading builds one per record, and a frozen dataclass of nine fields
     costs five times as much to build (3.5 against 0.7 µs).
@@ -104,7 +100,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets from first to last were trimmed before the reader came to them."""
+    """Offsets from first to last, which were trimmed before the reader reached them."""
 
     stream_id: int
     partition: int
@@ -116,11 +112,11 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Part of a read; the next one begins at ``next_offset``, whether more is there or not."""
+    """Part of a read; the next page begins at ``next_offset``, whether there is more or not."""
 
     items: tuple[Record | Gap, ...]
     next_offset: int
-    # Records that were looked at, wanted or not, and the first of them.
+    # Records that were visited, wanted or not, and the first of them.
     visit_count: int = 0
     first_visited: int | None = None
 
@@ -135,7 +131,7 @@ class RecordFilter:
     headers: tuple[tuple[str, bytes | None], ...] = field(default=())  # None: any value
 
     def wants(self, record: Record) -> bool:
-        """Tell whether the record meets all conditions."""
+        """Return whether the record meets all conditions."""
         if self.keys and record.key not in self.keys:
             return False
         if self.key_prefix and not (record.key or b"").startswith(self.key_prefix):
@@ -152,7 +148,7 @@ EVERYTHING = RecordFilter()
 
 
 class _Source(NamedTuple):
-    """A partition as it was when the read was decided, and from where its records are wanted."""
+    """A partition when the read was planned, and the offset to read it from."""
 
     partition: Partition
     first_offset: int
@@ -160,7 +156,7 @@ class _Source(NamedTuple):
 
 
 class PageRead:
-    """A read of some partitions, decided on the state; see the module's text."""
+    """A planned read of some partitions; see the module's docstring."""
 
     __slots__ = ("_gaps", "_sources", "_wanted", "last_index", "offset")
 
@@ -186,16 +182,17 @@ class PageRead:
             self._sources.append(_Source(partition, partition.first_offset, start))
 
     def is_current(self) -> bool:
-        """Tell whether nothing of it was trimmed or deleted since; not for other threads."""
+        """Return whether nothing of it was trimmed or deleted since; on the state's thread only."""
         return all(
             partition.attached and partition.first_offset <= max(first_offset, offset)
             for partition, first_offset, offset in self._sources
         )
 
     def is_whole(self, find: Callable[[int], StreamState | None], first_index: int) -> bool:
-        """Tell of a past state whether the log, which begins at an index, still had all of it.
+        """Return, for a past state, whether the log still holds all of its records.
 
-        ``find`` looks for a stream in the state of now: what that one keeps is in the log.
+        The log begins at ``first_index``; ``find`` returns a stream of the present state, whose
+        kept records are in the log.
         """
         for partition, first_offset, offset in self._sources:
             start = max(first_offset, offset)
@@ -223,15 +220,15 @@ class PageRead:
                 first_visited = entry.index
             visits += 1
             record = open_record(log, entry, partition.stream_id, partition.number)
-            size += size_of(record)
+            size += estimate_size(record)
             if wanted is EVERYTHING or wanted.wants(record):
                 items.append(record)
                 count += 1
         return Page(tuple(items), next_offset, visits, first_visited)
 
     def _records(self, log: RecordLog, source: _Source) -> Iterator[tuple[Entry, Partition]]:
-        # A segment goes when nobody needs anything of it, so the log may begin behind the first
-        # offset that is kept: then no record is in between.
+        # A segment is deleted when nothing in it is needed, so the log may begin after the first
+        # kept offset: then no record is in between.
         first = max(source.offset, source.first_offset, log.first_index)
         if first <= self.last_index:
             for entry in log.scan(first, self.last_index, stream_id=source.partition.id):
@@ -239,7 +236,7 @@ class PageRead:
 
 
 def gaps(partition: Partition, offset: int) -> list[Gap]:
-    """Return what a reader that comes from ``offset`` has lost, in order."""
+    """Return the gaps that a reader at ``offset`` must see, in order."""
     found: list[Gap] = []
     first = max(offset, partition.stream_id + 1)
     for before, cause, when_ns in partition.trims:
@@ -252,7 +249,7 @@ def gaps(partition: Partition, offset: int) -> list[Gap]:
 
 
 def open_record(log: RecordLog, entry: Entry, stream_id: int, partition: int) -> Record:
-    """Return the record that an entry is, or leads to."""
+    """Return the record of an append, or the original of a dead letter."""
     entry_type, flags, _, offset, timestamp_ns, _, payload = entry
     if flags & FLAG_ZSTD:
         payload = entry.plain_payload()
@@ -277,8 +274,8 @@ def open_record(log: RecordLog, entry: Entry, stream_id: int, partition: int) ->
     )
 
 
-def size_of(record: Record) -> int:
-    """Return how many bytes a record takes, at most, where it is sent."""
+def estimate_size(record: Record) -> int:
+    """Return an upper bound of a record's size on the wire."""
     size = RECORD_OVERHEAD + len(record.value)
     if record.key is not None:
         size += len(record.key)
@@ -290,7 +287,7 @@ def size_of(record: Record) -> int:
 
 
 def letter_headers(letter: DeadLetter, stream: str) -> tuple[tuple[str, bytes], ...]:
-    """Return what a dead letter says of itself, besides the record of ``stream`` that it was."""
+    """Return the headers that a dead letter has besides those of its original in ``stream``."""
     return (
         (HEADER_OFFSET, str(letter.origin).encode()),
         (HEADER_STREAM, stream.encode()),
@@ -306,7 +303,7 @@ def letter_headers(letter: DeadLetter, stream: str) -> tuple[tuple[str, bytes], 
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """A partition: readable from first to before end; counts of what is kept are upper bounds."""
+    """A partition: readable from first to before end; counts of kept records are upper bounds."""
 
     partition: int
     partition_id: int
@@ -319,7 +316,7 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class StreamDescription:
-    """A stream as it is set up, and what it holds."""
+    """The settings and the content of a stream."""
 
     name: str
     stream_id: int
@@ -345,13 +342,13 @@ class GroupDescription:
     lags: tuple[int, ...]
     pending_count: int
     dead_count: int
-    pending_of_members: Mapping[int, int]  # 0: of nobody; who has none is not in it
+    pending_by_member: Mapping[int, int]  # by member, 0: of nobody; only counts above 0
     pending_of_partitions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PendingRecord:
-    """A record that was delivered and not acknowledged; ``member`` 0 holds nobody's."""
+    """A record that was delivered and not acknowledged; ``member`` 0: nobody holds it."""
 
     partition: int
     offset: int
@@ -378,7 +375,7 @@ class StreamReads:
     def list_streams(
         self, namespace: str, *, prefix: str = "", after: str = "", limit: int = LIST_MAX
     ) -> tuple[str, ...] | Refused:
-        """Return names of streams in order, those behind ``after``, at most ``limit``."""
+        """Return up to ``limit`` names of streams after ``after``, in order."""
         names = self._streams.names.get(namespace)
         if names is None:
             return Refused(Reason.NAMESPACE_UNKNOWN)
@@ -388,7 +385,7 @@ class StreamReads:
         return tuple(found[:limit])
 
     def describe(self, namespace: str, name: str) -> StreamDescription | Refused:
-        """Return how a stream is set up and what it holds."""
+        """Describe a stream: its settings and what it holds."""
         stream = self._streams.find(namespace, name)
         if isinstance(stream, Refused):
             return stream
@@ -440,7 +437,7 @@ class StreamReads:
         after: tuple[int, int] = (0, 0),
         limit: int = LIST_MAX,
     ) -> tuple[PendingRecord, ...] | Refused:
-        """Return pending records in order, those behind the place ``after``."""
+        """Return pending records after the place ``after``, in order."""
         found = self.find_group(namespace, name, group)
         if isinstance(found, Refused):
             return found
@@ -457,7 +454,7 @@ class StreamReads:
     def claimable_from(
         self, namespace: str, name: str, group: str, idle_ns: int
     ) -> int | Refused | None:
-        """Return the log time from which a claim finds something; None if nothing is pending."""
+        """Return the log time from which on a claim finds a record; None if nothing is pending."""
         found = self.find_group(namespace, name, group)
         return found if isinstance(found, Refused) else claimable_from(found[1], idle_ns)
 
@@ -472,7 +469,7 @@ class StreamReads:
         limit: int = READ_RECORDS_MAX,
         wanted: RecordFilter = EVERYTHING,
     ) -> Page | Refused:
-        """Return records of one partition from ``offset`` on (None: the first one kept)."""
+        """Return records of one partition from ``offset`` on (None: the first kept one)."""
         stream = self._streams.find(namespace, name)
         if isinstance(stream, Refused):
             return stream
@@ -494,7 +491,7 @@ class StreamReads:
     ) -> Page | Refused:
         """Return records of all partitions of some streams, in the order of the log.
 
-        ``next_offset`` is all that is needed to go on, also after a restart of either side.
+        ``next_offset`` is all that a reader needs to continue, also after a restart.
         """
         partitions: list[Partition] = []
         for name in dict.fromkeys(names):
@@ -507,7 +504,7 @@ class StreamReads:
     def read_pending(
         self, log: RecordLog, namespace: str, name: str, partition: int, offsets: Sequence[int]
     ) -> tuple[Record, ...] | Refused:
-        """Return records that a group has pending: they are kept, trimmed or not."""
+        """Return pending records of a group: they are kept, trimmed or not."""
         stream = self._streams.find(namespace, name)
         if isinstance(stream, Refused):
             return stream
@@ -524,7 +521,7 @@ class StreamReads:
         limit: int,
         wanted: RecordFilter = EVERYTHING,
     ) -> Page | Refused:
-        """Return what a delivery to a member of the group would hold.
+        """Return the records that a delivery to a member of the group would hold.
 
         The proposer of ``Deliver`` takes ``from_offset`` from the group's description, the offsets
         of the records and ``next_offset`` from here.
@@ -545,7 +542,7 @@ class StreamReads:
     def offset_at_time(
         self, log: RecordLog, namespace: str, name: str, timestamp_ns: int
     ) -> int | Refused:
-        """Return the offset from which on records are at least as new as a log time.
+        """Return the first offset whose log time is at or after ``timestamp_ns``.
 
         It is the same for all partitions. To seek a group by time, seek to this offset.
         """
@@ -577,27 +574,27 @@ class StreamReads:
         offset: int,
         wanted: RecordFilter = EVERYTHING,
     ) -> PageRead:
-        """Return the read of partitions of this state, each from its own offset on at least."""
-        # The log is told after the state, and a batch notes its records at its end: only what
-        # both have done is sure to be complete.
+        """Plan a read of partitions of this state, each from its own offset on at least."""
+        # The log learns of records after the state does, and a batch notes its records at its
+        # end: only up to the lower of both indexes everything is complete.
         end = min(self._position.applied_index, log.applied_index)
         return PageRead(partitions, offset, end, wanted)
 
     def find(self, namespace: str, name: str) -> StreamState | Refused:
-        """Return a stream, for a look at its state."""
+        """Return a stream, for reading."""
         return self._streams.find(namespace, name)
 
     def find_by_id(self, stream_id: int) -> StreamState | None:
-        """Return the stream that was created at this index, if it is still there."""
+        """Return the stream that was created at this index, if it still exists."""
         return self._streams.by_id.get(stream_id)
 
-    def name_of(self, stream_id: int) -> str | None:
-        """Return the name of the stream that was created at this index, as far as it is known."""
+    def find_name(self, stream_id: int) -> str | None:
+        """Return the name of the stream that was created at this index, if it is known."""
         stream = self.find_by_id(stream_id) or self.gone.by_id(stream_id)
         return None if stream is None else stream.name
 
     def shape_at(self, namespace: str, name: str, index: int) -> tuple[int, int] | None:
-        """Return id and partitions of the stream that had a name at an index, if it is known."""
+        """Return id and number of partitions of the stream with a name at an index, if known."""
         stream = self._streams.find(namespace, name)
         if not isinstance(stream, Refused) and stream.id < index:
             return stream.id, len(stream.partitions)
@@ -607,7 +604,7 @@ class StreamReads:
     def find_group(
         self, namespace: str, name: str, group: str
     ) -> tuple[StreamState, Group] | Refused:
-        """Return a group and its stream, for a look at their state."""
+        """Return a group and its stream, for reading."""
         stream = self._streams.find(namespace, name)
         if isinstance(stream, Refused):
             return stream

@@ -1,8 +1,8 @@
 """The stream section of a snapshot: streams with partitions, producers, dead letters and groups.
 
-docs/streams.md has the table. Records are not in it: they are in the log. Hashes are not in it
-either: loading computes each from what it read. Streams are in the order of namespace and id, all
-else in the order of its keys, so equal states give equal bytes.
+docs/streams.md has the table. Records are not saved: they are in the log. Hashes are not saved
+either: loading computes each from what it read. Streams are in the order of namespace and id,
+everything else in the order of its keys, so equal states give equal bytes.
 """
 
 import struct
@@ -108,7 +108,7 @@ def _dump_group(group: Group) -> Iterator[bytes]:
 
 
 def load_section(chunks: Iterable[bytes], streams: Streams) -> None:
-    """Fill fresh streams from a section; the namespaces are known already."""
+    """Load a section into fresh streams; the namespaces exist already."""
     reader = SectionReader(OWNER_STREAM, chunks)
     version = reader.number(U8)
     reader.expect(version == SECTION_VERSION, f"section version {version}")
@@ -131,7 +131,7 @@ def _load_stream(reader: SectionReader, streams: Streams, namespace: str) -> Str
     name = reader.text(U8)
     known = stream_id in streams.by_id or name in streams.names[namespace]
     reader.expect(stream_id < STREAM_ID_END and not known, f"stream {name!r} twice")
-    stream = StreamState(streams.books, namespace, name, stream_id)
+    stream = StreamState(streams.indexes, namespace, name, stream_id)
     partition_count = reader.number(U16)
     reader.expect(1 <= partition_count <= PARTITIONS_MAX, f"{partition_count} partitions")
     stream.open(StreamInfo(partition_count, _load_retention(reader)))
@@ -181,14 +181,14 @@ def _load_group(reader: SectionReader, streams: Streams, stream: StreamState) ->
     reader.expect(not options & ~GROUP_SHARED, f"options of group {name!r}")
     config = GroupConfig(bool(options), max_deliveries, reader.text(U8))
     count = len(stream.partitions)
-    group = Group(streams.books, stream.id, group_id, name)
+    group = Group(streams.indexes, stream.id, group_id, name)
     numbers = reader.fields(struct.Struct(f"<{2 * count}Q"))
     group.info.set(0, GroupInfo(config, generation, numbers[:count]))
     for number, delivered in enumerate(numbers[count:]):
         group.cursors.set(number, delivered)
     for _ in range(reader.number(U16)):
         member, session_ns, deadline_ns = reader.fields(_MEMBER)
-        known = member in streams.books.member_groups
+        known = member in streams.indexes.member_groups
         reader.expect(not known and session_ns <= SESSION_TTL_NS_MAX, f"member {member}")
         group.members.set(member, Member(session_ns, deadline_ns))
     pending_count = reader.number(U16)

@@ -1,34 +1,23 @@
-"""Streams and where to find them: by namespace and name, by id, by the head of a payload.
+"""Streams and how they are found: by namespace and name, by id, by the head of a payload.
 
 ``StreamState`` is one stream with its partitions, producers, dead letters and groups. ``Streams``
-holds all of them, and is the only one here who speaks to the outside: to the log (which entry is a
-record) and to KV (where a group's cursors are published). Notes for the log cannot be taken back,
-so inside of a batch they wait for its commit.
+holds all of them. It alone writes to the outside: to the log (which entries are records) and to KV
+(the published cursors of groups). Notes in the log cannot be rolled back, so inside a batch they
+wait for its commit. Invariants: a stream is in all three indexes or in none; for each attached
+partition the scheduled time is not after the one at which its policy allows a trim.
 
-Invariants: a stream is in all three indexes or in none; for each attached partition the books hold
-a time that is not after the one at which its policy lets something go.
+``Producers`` makes appends idempotent. A producer numbers its records from 0 in each epoch. The
+next number is accepted; a number that was used gets the offset that it got then; a number beyond
+the next is a gap; an epoch below the known one belongs to a producer that was replaced. Per
+producer the last PRODUCER_WINDOW offsets are kept, per stream PRODUCERS_MAX producers. Above that,
+those that wrote longest ago are dropped; one of them that comes back is refused and begins again.
 
-Gone
-----
-Streams that were deleted: what the entries about them need to be understood afterwards.
-
-A record's entry says everything but its partition, which follows from how many its stream had, and
-retention names a stream by its id. Whoever tells later what such entries did asks here for streams
-that are gone. Like other notes this is no part of the state: a replica that began with a snapshot
-knows of those that went since, and who is not told asks a state of the past (node/watch/past.py).
-
-Invariant: whoever is forgotten went before everybody who is remembered. So of the streams that had
-one name, the newest are known, and the one that had it at an index is never mistaken for another.
-
-Producers
----------
-Idempotent producers of one stream: what each of them wrote last.
-
-A producer numbers its records from 0 in each epoch. The next number is taken, a number that was
-taken is answered with the offset that it got then, a number beyond the next is a gap, and an
-epoch below the known one is a producer that was replaced. Per producer the last PRODUCER_WINDOW
-offsets are kept; per stream PRODUCERS_MAX producers, and beyond that those that wrote longest ago
-are forgotten: if one of them comes back it is told so and begins again.
+``GoneStreams`` remembers deleted streams, for readers of old entries. A record's entry says
+everything except its partition, which depends on the number of partitions of its stream, and
+retention names a stream by its id. This is not state: a replica that began with a snapshot knows
+only what was deleted since, and readers then use a past state (node/watch/past.py). Invariant: a
+dropped stream was deleted before every remembered one. So of the streams with one name the newest
+are known, and the one that had it at an index is never mistaken for another.
 """
 
 import struct
@@ -44,7 +33,6 @@ from onelog.projections.projection import DerivedKeys, Notes
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
 from onelog.projections.state_hash import item_hash
-from onelog.projections.stream.books import Books, Rows
 from onelog.projections.stream.commands import ProducerRef, Retention
 from onelog.projections.stream.groups import Group
 from onelog.projections.stream.limits import (
@@ -57,12 +45,13 @@ from onelog.projections.stream.limits import (
     partition_id,
 )
 from onelog.projections.stream.partition import Partition
+from onelog.projections.stream.tables import Rows, StreamIndexes
 
-GONE_STREAMS_MAX = 10_000  # that are remembered, 300 bytes each
+GONE_STREAMS_MAX = 10_000  # 300 bytes each
 
 
 class GoneStream(NamedTuple):
-    """A stream that is gone."""
+    """A deleted stream."""
 
     id: int
     namespace: str
@@ -71,12 +60,12 @@ class GoneStream(NamedTuple):
 
 
 class GoneStreams:
-    """The streams of a shard that went last."""
+    """The streams of a shard that were deleted last."""
 
     __slots__ = ("_by_id", "_ids", "streams_max")
 
     def __init__(self) -> None:
-        # In the order in which they went; a plain dict would walk over those that were forgotten.
+        # In the order of deletion; a plain dict would walk over the slots of dropped ones.
         self._by_id: OrderedDict[int, GoneStream] = OrderedDict()
         self._ids: dict[tuple[str, str], list[int]] = {}  # by namespace and name, rising
         self.streams_max = GONE_STREAMS_MAX
@@ -85,14 +74,14 @@ class GoneStreams:
         return len(self._by_id)
 
     def add(self, stream: GoneStream) -> None:
-        """Remember a stream that goes."""
+        """Remember a stream that is deleted."""
         self._by_id[stream.id] = stream
         self._ids.setdefault((stream.namespace, stream.name), []).append(stream.id)
         while len(self._by_id) > self.streams_max:
-            self.take_back(next(iter(self._by_id)))
+            self.forget(next(iter(self._by_id)))
 
-    def take_back(self, stream_id: int) -> None:
-        """Forget a stream, if it is known: it is still there, or went too long ago."""
+    def forget(self, stream_id: int) -> None:
+        """Drop a stream, if it is known: its deletion was rolled back, or is too long ago."""
         stream = self._by_id.pop(stream_id, None)
         if stream is None:
             return
@@ -141,12 +130,12 @@ class Producers(Rows[int, Producer]):
 
     __slots__ = ("_stream_id",)
 
-    def __init__(self, books: Books, stream_id: int) -> None:
-        super().__init__(books, self._hash)
+    def __init__(self, indexes: StreamIndexes, stream_id: int) -> None:
+        super().__init__(indexes, self._hash)
         self._stream_id = stream_id
 
     def admit(self, ref: ProducerRef) -> Refused | int | None:
-        """Judge a record: None takes it, a number is the offset that it got before."""
+        """Check a record: None accepts it, a number is the offset that it got before."""
         known = self.rows.get(ref.producer)
         if known is None or ref.epoch > known.epoch:
             if ref.sequence:
@@ -215,7 +204,7 @@ _DEAD = struct.Struct("<BQQQ")  # kind, stream, place, origin
 
 
 class StreamInfo(NamedTuple):
-    """How a stream is set up."""
+    """The settings of a stream."""
 
     partition_count: int
     retention: Retention
@@ -225,7 +214,7 @@ class StreamState:
     """One stream."""
 
     __slots__ = (
-        "_books",
+        "_indexes",
         "dead",
         "groups",
         "id",
@@ -237,35 +226,35 @@ class StreamState:
         "value_size_max",
     )
 
-    def __init__(self, books: Books, namespace: str, name: str, stream_id: int) -> None:
-        self._books = books
+    def __init__(self, indexes: StreamIndexes, namespace: str, name: str, stream_id: int) -> None:
+        self._indexes = indexes
         self.id = stream_id
         self.namespace = namespace
         self.name = name
         self.value_size_max = 0
-        self.info: Rows[int, StreamInfo] = Rows(books, self._hash_info)  # one row, at 0
+        self.info: Rows[int, StreamInfo] = Rows(indexes, self._hash_info)  # one row, at 0
         self.partitions: list[Partition] = []
-        self.producers = Producers(books, stream_id)
-        # Dead letters that are records here, by place: the offset of the append they lead to.
-        self.dead: Rows[int, int] = Rows(books, self._hash_dead, ordered=True)
+        self.producers = Producers(indexes, stream_id)
+        # Dead letters that are records here, by place: the offset of the original append.
+        self.dead: Rows[int, int] = Rows(indexes, self._hash_dead, ordered=True)
         self.groups: dict[str, Group] = {}
 
     def open(self, info: StreamInfo) -> None:
         """Set up a fresh stream."""
         self.info.set(0, info)
         self.partitions = [
-            Partition(self._books, self.id, number, info.retention)
+            Partition(self._indexes, self.id, number, info.retention)
             for number in range(info.partition_count)
         ]
 
     def configure(self, retention: Retention) -> None:
         """Replace the policy."""
-        self._books.undo.note(partial(self._set_policy, self.info.rows[0].retention))
+        self._indexes.undo.note(partial(self._set_policy, self.info.rows[0].retention))
         self.info.set(0, self.info.rows[0]._replace(retention=retention))
         self._set_policy(retention)
 
     def floor(self, partition: int) -> int:
-        """Return the offset from which some group still needs everything."""
+        """Return the offset from which on some group still needs everything."""
         if self.info.rows[0].retention.past_groups or not self.groups:
             return U64_MAX
         return self.slowest(partition)
@@ -276,23 +265,23 @@ class StreamState:
         return min(cursors, default=U64_MAX)
 
     def note_schedule(self, partition: Partition) -> None:
-        """Before a change: should it be taken back, look again when something goes."""
-        if self._books.undo.active:
-            self._books.undo.note(partial(self.schedule, partition))
+        """Before a change: after a rollback of it, schedule the partition again."""
+        if self._indexes.undo.active:
+            self._indexes.undo.note(partial(self.schedule, partition))
 
     def schedule(self, partition: Partition) -> None:
-        """Note when the policy of a partition lets something go next."""
+        """Schedule the next trim that the policy of a partition allows."""
         due_ns = partition.due_ns(self.floor(partition.number))
-        retention = self._books.retention
+        retention = self._indexes.retention
         if due_ns is not None:
             retention.schedule(partition.id, due_ns)
         elif retention.get(partition.id) is not None:
             retention.cancel(partition.id)
 
     def forget_dead(self, partition: int, before: int) -> None:
-        """Let go of the dead letters that were trimmed.
+        """Drop the dead letters that were trimmed.
 
-        One that a group has pending still leads to its original; it goes with a later trim.
+        One that is pending in a group still needs its original; a later trim drops it.
         """
         rows: Any = self.dead.rows  # a SortedDict
         low, high = partition_id(0, partition), partition_id(before, partition)
@@ -301,20 +290,20 @@ class StreamState:
                 self.dead.set(place, None)
 
     def add_group(self, group: Group) -> None:
-        """Add a group whose tables are counted already."""
+        """Add a group whose tables are hashed already."""
         assert group.name not in self.groups, f"group {group.name!r} exists"
         self.groups[group.name] = group
-        self._books.undo.note(partial(self._drop_group, group.name))
+        self._indexes.undo.note(partial(self._drop_group, group.name))
 
     def remove_group(self, name: str) -> Group:
         """Remove a group."""
         group = self.groups.pop(name)
         group.detach()
-        self._books.undo.note(partial(self._put_group, group))
+        self._indexes.undo.note(partial(self._put_group, group))
         return group
 
     def attach(self) -> None:
-        """Count in the hash of everything, and be seen by the indexes across streams."""
+        """Count in the hash of all streams, and enter the indexes across streams."""
         for table in (self.info, self.producers, self.dead):
             table.attach()
         for partition in self.partitions:
@@ -324,18 +313,18 @@ class StreamState:
         self.schedule_all()
 
     def detach(self) -> None:
-        """The stream is gone."""
+        """Leave the hash and the indexes: the stream is deleted."""
         for table in (self.info, self.producers, self.dead):
             table.detach()
         for partition in self.partitions:
             partition.detach()
-            if self._books.retention.get(partition.id) is not None:
-                self._books.retention.cancel(partition.id)
+            if self._indexes.retention.get(partition.id) is not None:
+                self._indexes.retention.cancel(partition.id)
         for group in self.groups.values():
             group.detach()
 
     def schedule_all(self) -> None:
-        """Note for each partition when something goes next."""
+        """Schedule the next trim of each partition."""
         for partition in self.partitions:
             self.schedule(partition)
 
@@ -365,9 +354,9 @@ class StreamState:
             assert partition.retention == info.retention
             partition.check()
             due_ns = partition.due_ns(self.floor(number))
-            scheduled_ns = self._books.retention.get(partition.id)
+            scheduled_ns = self._indexes.retention.get(partition.id)
             assert due_ns is None or (scheduled_ns is not None and scheduled_ns <= due_ns)
-            assert self._books.partitions.get(partition.id) is partition
+            assert self._indexes.partitions.get(partition.id) is partition
         assert len(self.dead) <= DEAD_LETTERS_MAX
         assert len(self.groups) <= GROUPS_MAX
         for name, group in self.groups.items():
@@ -381,7 +370,7 @@ class StreamState:
         self.schedule_all()
 
     def _drop_group(self, name: str) -> None:
-        """Take back an addition: the tables take back their rows by themselves."""
+        """Undo an addition; the tables undo their rows by themselves."""
         del self.groups[name]
 
     def _put_group(self, group: Group) -> None:
@@ -400,10 +389,10 @@ class StreamState:
 class Streams:
     """All streams of a shard."""
 
-    __slots__ = ("books", "by_id", "by_prefix", "gone", "keys", "limits", "names", "notes")
+    __slots__ = ("by_id", "by_prefix", "gone", "indexes", "keys", "limits", "names", "notes")
 
     def __init__(self, notes: Notes, keys: DerivedKeys) -> None:
-        self.books = Books()
+        self.indexes = StreamIndexes()
         self.keys = keys
         self.notes = notes
         self.names: dict[str, dict[str, StreamState]] = {}  # by namespace and name
@@ -422,39 +411,39 @@ class Streams:
         return Refused(Reason.STREAM_UNKNOWN) if stream is None else stream
 
     def add(self, stream: StreamState) -> None:
-        """Make a stream known that is set up, with its tables counted already."""
+        """Add a stream to the indexes; its tables are filled and hashed already."""
         self._index(stream)
         for partition in stream.partitions:
             partition.attach()
         stream.schedule_all()
-        self.books.undo.note(partial(self._unindex_detached, stream))
+        self.indexes.undo.note(partial(self._unindex_detached, stream))
 
     def remove(self, stream: StreamState) -> None:
-        """Forget a stream with all that it has."""
+        """Remove a stream with everything in it."""
         self._unindex(stream)
         stream.detach()
         count = len(stream.partitions)
         self.gone.add(GoneStream(stream.id, stream.namespace, stream.name, count))
-        self.books.undo.note(partial(self._put_back, stream))
+        self.indexes.undo.note(partial(self._put_back, stream))
 
     def configure_namespace(self, namespace: Namespace) -> None:
-        """Take over the limits of a namespace, which may be new."""
+        """Apply the limits of a namespace, which may be new."""
         self.limits[namespace.name] = namespace.limits.value_size_max
         for stream in self.names.setdefault(namespace.name, {}).values():
             stream.value_size_max = namespace.limits.value_size_max
 
     def remove_namespace(self, namespace: Namespace) -> None:
-        """Forget all streams of a namespace."""
+        """Remove all streams of a namespace."""
         for stream in list(self.names[namespace.name].values()):
             self.remove(stream)
         del self.names[namespace.name]
         del self.limits[namespace.name]
 
     def add_record(self, stream: StreamState, number: int, moment: tuple[int, int, int]) -> None:
-        """Count a record of (index, time, size) and tell the log that the entry is one."""
+        """Count a record of (index, time, size), and note it in the log."""
         index, timestamp_ns, size = moment
         partition = stream.partitions[number]
-        undo = self.books.undo
+        undo = self.indexes.undo
         if undo.active:
             undo.note(partial(stream.schedule, partition))
             undo.defer(partial(self.notes.add_record, partition.id, index))
@@ -470,8 +459,8 @@ class Streams:
         assert sum(map(len, self.by_prefix.values())) == len(found)
         assert list(self.limits) == list(self.names)
         total = 0
-        books = self.books
-        books.settle()
+        indexes = self.indexes
+        indexes.settle()
         for stream in found:
             assert self.names[stream.namespace][stream.name] is stream
             assert self.by_prefix[encode_prefix(stream.namespace)][_raw_name(stream)] is stream
@@ -482,13 +471,13 @@ class Streams:
             for group in stream.groups.values():
                 total += sum(table.total for table in group.tables())
         assert all(len(names) <= STREAMS_MAX for names in self.names.values())
-        assert books.total == total, "something is hashed that is not there"
+        assert indexes.total == total, "something is hashed that is not there"
         partitions = sum(len(stream.partitions) for stream in found)
         members = sum(len(g.members) for stream in found for g in stream.groups.values())
-        assert len(books.partitions) == partitions
-        assert len(books.member_groups) == len(books.member_deadlines) == members
-        books.member_deadlines.check()
-        books.retention.check()
+        assert len(indexes.partitions) == partitions
+        assert len(indexes.member_groups) == len(indexes.member_deadlines) == members
+        indexes.member_deadlines.check()
+        indexes.retention.check()
         self.gone.check()
 
     def _index(self, stream: StreamState) -> None:
@@ -507,15 +496,15 @@ class Streams:
             del self.by_prefix[prefix]
 
     def _unindex_detached(self, stream: StreamState) -> None:
-        """Take back an addition: the tables take back their rows by themselves."""
+        """Undo an addition; the tables undo their rows by themselves."""
         self._unindex(stream)
         for partition in stream.partitions:
             partition.detach()
-            if self.books.retention.get(partition.id) is not None:
-                self.books.retention.cancel(partition.id)
+            if self.indexes.retention.get(partition.id) is not None:
+                self.indexes.retention.cancel(partition.id)
 
     def _put_back(self, stream: StreamState) -> None:
-        self.gone.take_back(stream.id)
+        self.gone.forget(stream.id)
         self._index(stream)
         stream.attach()
 

@@ -1,11 +1,11 @@
-"""System commands: what concerns no single data model, as values and as bytes.
+"""System commands: operations that belong to no single data model, as values, bytes and text.
 
-The tables are in docs/payloads.md. ``noop`` and ``raft_config`` have no prefix and no command
-here: their payloads are opaque to the projections.
+``encode_command`` makes the draft of an entry, ``decode_command`` reads its body, and
+``describe_system_entry`` says in one line what an entry asks for. The tables are in
+docs/payloads.md. ``noop`` and ``raft_config`` have no prefix and no command here: their payloads
+are opaque to the projections.
 
-Describe
---------
-One line about a system entry, for people who look into a log.
+Decoding checks everything that does not depend on the state, and raises ``BadPayload`` otherwise.
 """
 
 import struct
@@ -70,7 +70,7 @@ _HOLD_CREATE, _HOLD_MOVE = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """Things whose time has come: (owner, id) each."""
+    """Items that are due, as pairs of owner and id."""
 
     ids: tuple[tuple[int, bytes], ...]
 
@@ -84,7 +84,7 @@ class SessionOpen:
 
 @dataclass(frozen=True, slots=True)
 class SessionKeepalive:
-    """Let a session live for its lifetime from now on."""
+    """Renew a session: its lifetime starts again now."""
 
     session: int
 
@@ -127,7 +127,7 @@ class Batch:
 class HoldSet:
     """Keep the log from an index on for a named reader: create its hold, or move it forward.
 
-    Created with index 0, it begins at its own entry. In a move, what is 0 stays as it is.
+    Created with index 0, it begins at its own entry. In a move, a 0 leaves the field unchanged.
     """
 
     name: str
@@ -146,7 +146,7 @@ class HoldRelease:
 
 @dataclass(frozen=True, slots=True)
 class HoldBreak:
-    """A hold is overrun: it keeps nothing any more, unless it was set since ``set_index``."""
+    """Break a hold that exceeded a limit, unless it was set again since ``set_index``."""
 
     name: str
     cause: Cause
@@ -185,7 +185,7 @@ def encode_batch(
 ) -> list[Draft]:
     """Return the drafts of a whole batch, in the order in which one group must hold them.
 
-    Those that are marked as part of a batch already are taken as they are.
+    Drafts that are already marked as part of a batch stay as they are.
     """
     head = encode_command(Batch(len(drafts), tuple(conditions)), namespace, session)
     return [head, *(d if d.flags & FLAG_CONDITIONAL else _marked(d) for d in drafts)]
@@ -308,7 +308,7 @@ OWNER_NAMES = {
 
 
 def describe_system_entry(entry: Entry) -> str:
-    """Return what an entry of owner 0x00 says; raise ``BadPayload`` or ``DataError``."""
+    """Describe an entry of owner 0x00; raise ``BadPayload`` or ``DataError``."""
     payload = entry.plain_payload()
     if entry.entry_type in TYPES_OPAQUE:
         is_config = entry.entry_type == TYPE_RAFT_CONFIG

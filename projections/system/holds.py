@@ -1,13 +1,13 @@
-"""Holds: names of readers for which the log keeps entries that they have not read yet.
+"""Holds: the log keeps the entries that a named reader has not read yet.
 
 A hold keeps every entry from its index on. Its reader moves it forward as it reads, and releases it
-at the end. A reader that went away must not fill the disk, so a hold has two limits, a lifetime
-since it was last set and a number of bytes of log, and is broken when it overruns one of them:
-broken, it keeps nothing, and stays as a notice until it is released.
+at the end. A reader that disappeared must not fill the disk, so a hold has two limits: a lifetime
+since it was last set, and a number of bytes of log. A hold that exceeds one of them is broken: it
+keeps nothing, and stays listed until it is released.
 
-The lifetime is judged here, by the time of the entry. Bytes and disks differ between replicas, so
-there the leader's word counts (node/replica/retention.py). Its word is about the hold as one entry
-set it: when the hold was set again in the meantime, the break is refused.
+The lifetime is checked here, by the time of the entry. Bytes and disks differ between replicas, so
+the leader decides about those (node/replica/retention.py) and proposes a break. The break names the
+entry that set the hold: if the hold was set again in the meantime, the break is refused.
 
 Invariants: ``hash_total`` is the sum of the items' hashes; ``next_expiry_ns`` is the earliest of
 the holds that are not broken; a hold's index is never above the entry that set it.
@@ -47,7 +47,7 @@ class Cause(IntEnum):
     """Why a hold was broken; the numbers are in entries and snapshots."""
 
     BYTES = 1  # it kept more of the log than its bytes_max
-    TIME = 2  # nobody has set it for its lifetime
+    TIME = 2  # it was not set again within its lifetime
     DISK = 3  # the leader's disk was short of space
 
 
@@ -62,13 +62,13 @@ class Hold:
     set_ns: int  # log time of the entry at ``set_index``
     ttl_ns: int
     bytes_max: int
-    cause: Cause | None = None  # why it is broken, if it is
+    cause: Cause | None = None  # None: not broken
     broken_index: int = 0  # of the entry that broke it: up to here everything was kept
     broken_ns: int = 0
 
     @property
     def expires_ns(self) -> int:
-        """Log time from which on it is overrun."""
+        """The log time at which its lifetime ends."""
         return min(self.set_ns + self.ttl_ns, U64_MAX)
 
 
@@ -94,16 +94,16 @@ class Holds:
         return self._by_name.get(name)
 
     def active(self) -> list[Hold]:
-        """Return those that are not broken, in the order of names."""
+        """Return the holds that are not broken, in the order of names."""
         return [hold for hold in self if hold.cause is None]
 
     @property
     def broken_count(self) -> int:
-        """How many are broken."""
+        """The number of broken holds."""
         return sum(hold.cause is not None for hold in self._by_name.values())
 
     def first_index(self) -> int | None:
-        """Return from where on entries are kept, None if nothing is held."""
+        """Return the first index that is held, None if nothing is."""
         return min((hold.index for hold in self.active()), default=None)
 
     def set(
@@ -127,7 +127,7 @@ class Holds:
     def created(
         self, name: str, index: int, ttl_ns: int, bytes_max: int, at: tuple[int, int]
     ) -> Hold | Refused:
-        """Return the hold from ``index`` on, 0: from its own entry on; changes nothing."""
+        """Return a new hold from ``index`` on (0: from its own entry on); changes nothing."""
         known = self._by_name.get(name)
         if known is not None:
             return Refused(Reason.HOLD_EXISTS, known.index)
@@ -146,7 +146,7 @@ class Holds:
     def moved(
         self, name: str, index: int, ttl_ns: int, bytes_max: int, at: tuple[int, int]
     ) -> Hold | Refused:
-        """Return a hold as it will be, its lifetime begun anew; what is 0 stays as it is."""
+        """Return the moved hold with a new lifetime; a 0 keeps a field. Changes nothing."""
         known = self._by_name.get(name)
         if known is None:
             return Refused(Reason.HOLD_UNKNOWN)
@@ -178,7 +178,7 @@ class Holds:
         return APPLIED
 
     def break_(self, name: str, cause: Cause, set_index: int, at: tuple[int, int]) -> Outcome:
-        """Break a hold that the entry at ``set_index`` has set, if nothing has set it since."""
+        """Break the hold as the entry at ``set_index`` set it, unless it was set again since."""
         known = self._by_name.get(name)
         if known is None:
             return Refused(Reason.HOLD_UNKNOWN)
@@ -196,13 +196,13 @@ class Holds:
         return len(self._by_name) * HOLD_SIZE
 
     def dump(self) -> Iterator[bytes]:
-        """Yield each hold as the snapshot section has it, by name."""
+        """Yield the encoded holds for the snapshot section, by name."""
         for hold in self:
             name = hold.name.encode()
             yield U8.pack(len(name)) + name + _encode(hold)
 
     def load(self, reader: SectionReader, count: int) -> None:
-        """Take over ``count`` holds of a section."""
+        """Load ``count`` holds of a section."""
         reader.expect(count <= HOLDS_MAX, f"{count} holds")
         previous = ""
         for _ in range(count):
@@ -242,7 +242,7 @@ class Holds:
 
 
 def _is_sound(hold: Hold) -> bool:
-    """Tell whether entries can have made a hold like this."""
+    """Return whether entries can have produced this hold."""
     if not 1 <= hold.index <= hold.set_index or hold.created_index > hold.set_index:
         return False
     if not 1 <= hold.ttl_ns <= TTL_NS_MAX or not hold.bytes_max:

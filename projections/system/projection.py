@@ -1,9 +1,9 @@
 """The system projection, owner 0x00: time, sessions, namespaces, holds, membership.
 
 It holds what belongs to no data model: the newest ``raft_config`` as opaque bytes, the sessions,
-the namespaces, the holds. Time takes effect by its ``expire`` and ``hold_break`` entries alone: the
-leader names what is due, and apply believes it only as far as the entry's own timestamp confirms
-it, so a replay expires the same things at the same indexes.
+the namespaces, the holds. Time takes effect only through ``expire`` and ``hold_break`` entries. The
+leader names what is due; apply acts on it only if the entry's own timestamp confirms it. So a
+replay expires the same things at the same indexes.
 """
 
 import struct
@@ -46,7 +46,7 @@ from onelog.projections.system.sessions import Session, Sessions
 from onelog.ual.entry import OWNER_SYSTEM, Draft
 
 SECTION_VERSION = 2
-SECTION_VERSION_WITHOUT_HOLDS = 1  # what was written before there were holds
+SECTION_VERSION_WITHOUT_HOLDS = 1  # the version from before there were holds
 
 _KIND_CONFIG = b"\x04"
 _HASH = struct.Struct("<BQ")  # owner, state hash
@@ -55,7 +55,7 @@ _RESULT = struct.Struct("<QQI")  # sequence, index, size
 
 
 class System:
-    """State of the system entries; ``projections`` are told about namespaces and expiries."""
+    """The system state; it passes namespace changes and expiries on to ``projections``."""
 
     owner = OWNER_SYSTEM
 
@@ -65,7 +65,7 @@ class System:
         self.sessions = Sessions()
         self.namespaces = Namespaces()
         self.holds = Holds()
-        self.expire_skipped_count = 0  # ids that were gone, renewed or not due; not state
+        self.expire_skipped_count = 0  # ids removed, renewed or not due; not state
         for namespace in self.namespaces:
             for projection in projections.values():
                 projection.namespace_created(namespace)
@@ -79,7 +79,7 @@ class System:
         return APPLIED
 
     def handlers(self) -> Mapping[int, Handler]:
-        """Return the handler of each type of entry that is neither opaque nor the router's."""
+        """Return the handlers, except of opaque types and of those that the router handles."""
         return {
             each.number: one_by_one(partial(self._apply, each.number))
             for each in SYSTEM_OPERATIONS
@@ -111,12 +111,12 @@ class System:
             case HoldSet() | HoldRelease() | HoldBreak():
                 return self._hold(command, (index, timestamp_ns))
             case Batch():
-                raise AssertionError("batches are the router's")
+                raise AssertionError("the router handles batches")
             case _:
                 assert_never(command)
 
     def next_deadline(self) -> int | None:
-        """Return when the next session or hold is due."""
+        """Return the time at which the next session or hold is due."""
         deadlines = (self.sessions.deadlines.first(), self.holds.next_expiry_ns)
         return min((each for each in deadlines if each is not None), default=None)
 
@@ -126,7 +126,7 @@ class System:
         return [Due(deadline, OWNER_SYSTEM, U64.pack(session), 1) for deadline, session in due]
 
     def chores(self, now_ns: int) -> list[Draft]:
-        """Return what a leader should propose: an end for each hold whose time is over."""
+        """Return what a leader should propose: a break of each hold whose lifetime is over."""
         if self.holds.next_expiry_ns is None or self.holds.next_expiry_ns > now_ns:
             return []
         return [
@@ -150,7 +150,7 @@ class System:
         }
 
     def counts(self) -> dict[str, int]:
-        """Return how many things there are, by kind."""
+        """Return the number of objects, by kind."""
         return {
             "sessions": len(self.sessions),
             "namespaces": len(self.namespaces),
@@ -159,11 +159,11 @@ class System:
         }
 
     def dump(self, position: Position, hashes: Mapping[int, int]) -> Iterator[bytes]:
-        """Yield the snapshot section, which opens with where the router stands."""
+        """Yield the snapshot section, which begins with the router's position."""
         return chunked(self._dump_parts(position, hashes))
 
     def load(self, chunks: Iterable[bytes], position: Position) -> dict[int, int]:
-        """Take over a section into a fresh system; return the hashes that it promises."""
+        """Load a section into a fresh system; return the state hashes noted in it."""
         reader = SectionReader(OWNER_SYSTEM, chunks)
         version = reader.number(U8)
         known = (SECTION_VERSION_WITHOUT_HOLDS, SECTION_VERSION)
@@ -302,7 +302,7 @@ class System:
             sequence, index, size = reader.fields(_RESULT)
             reader.expect(
                 sequence >= first and sequence not in session.results,
-                f"a result of session {session_id} that cannot be",
+                f"a result of session {session_id} that is not possible",
             )
             result = reader.take(size)
             try:

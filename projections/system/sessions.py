@@ -1,14 +1,15 @@
 """Sessions: each request of a client takes effect once, however often it is sent.
 
-A session is opened by an entry and known by that entry's index. A request carries (session,
-sequence, first_unacknowledged). The first entry with a sequence is executed and its result kept;
-every later one gets that result. A result goes when the client acknowledges it, by sending a
-higher ``first_unacknowledged``, and in no other way: when too many wait, new requests are refused
-(SESSION_RESULTS_FULL) rather than old results forgotten. A request of a session that is unknown,
-closed or expired is refused (SESSION_EXPIRED) and never executed: it may have been before.
+A session is opened by an entry, whose index is its id. A request carries (session, sequence,
+first_unacknowledged). The first entry with a sequence is executed and its result stored; every
+later one gets that result. A result is dropped only when the client acknowledges it, by sending a
+higher ``first_unacknowledged``. When too many results are stored, new requests are refused
+(SESSION_RESULTS_FULL); old results are not dropped. A request of a session that is unknown,
+closed or expired is refused (SESSION_EXPIRED) and never executed, because it may have been
+executed before.
 
-Invariants: every kept sequence is >= ``first_unacknowledged``; ``results_size`` is the sum of the
-kept results; every session has its deadline scheduled; ``hash_total`` is the sum of all items.
+Invariants: every stored sequence is >= ``first_unacknowledged``; ``results_size`` is the sum of the
+stored results; every session has its deadline scheduled; ``hash_total`` is the sum of all items.
 """
 
 import struct
@@ -39,21 +40,21 @@ from onelog.projections.result import (
 from onelog.projections.state_hash import item_hash
 
 SESSION_SIZE = 700  # bytes per session: object, dict, table slots, heap entry
-RESULT_SIZE_SMALL = 64  # bytes of a result as it is kept, if it has no value or a short one
-RESULT_SIZE = 160  # bytes per result besides its own: table slot, number, object
+RESULT_SIZE_SMALL = 64  # bytes of a stored result with no value or a short one
+RESULT_SIZE = 160  # bytes per result besides its encoding: table slot, number, object
 
 _KIND_SESSION = 0x02
 _KIND_RESULT = 0x03
 _SESSION_ITEM = struct.Struct("<BQQQQ")
 _RESULT_ITEM = struct.Struct("<BQQ")
 _RESULT_ITEM_SIZE = _RESULT_ITEM.size
-_APPLIED = encode_result(APPLIED)  # what most requests get
+_APPLIED = encode_result(APPLIED)  # the result of most requests
 _APPLIED_ITEM = struct.Struct(f"<BQQQ{len(_APPLIED)}s")  # _RESULT_ITEM, and what is stored
 assert _APPLIED_ITEM.size == _RESULT_ITEM_SIZE + U64.size + len(_APPLIED)
 
 
 Request = tuple[int, int]
-"""The sequence of a request, and the first that its session has not seen answered."""
+"""The sequence of a request, and the lowest sequence that is not acknowledged."""
 
 
 @dataclass(slots=True)
@@ -98,7 +99,7 @@ class Sessions:
         return Applied(index)
 
     def keepalive(self, session_id: int, timestamp_ns: int) -> Outcome:
-        """Let a session live for its lifetime from now on."""
+        """Renew a session: its lifetime starts again now."""
         session = self._by_id.get(session_id)
         if session is None:
             return Refused(Reason.SESSION_EXPIRED, session_id)
@@ -123,11 +124,11 @@ class Sessions:
     def begin(
         self, session_id: int, requests: Sequence[Request], timestamp_ns: int
     ) -> int | Refused | Duplicate:
-        """Judge requests of a session.
+        """Decide which requests of a session are executed.
 
-        Return how many from the first on are to be executed, now and for the first time; or, if
-        the first is not, its result. Of several, each must have a result of at most
-        RESULT_SIZE_SMALL, so that the room that it needs is known before.
+        Return how many of them, from the first on, are new; or, if the first is not, its result.
+        Each of several must have a result of at most RESULT_SIZE_SMALL, so that the space that it
+        needs is known before it runs.
         """
         session = self._by_id.get(session_id)
         if session is None:
@@ -160,7 +161,7 @@ class Sessions:
         return taken
 
     def answered(self, ref: SessionRef) -> Duplicate | None:
-        """Return the result that a request has already, if it is kept; changes nothing."""
+        """Return the stored result of a request, if there is one; changes nothing."""
         session = self._by_id.get(ref.session)
         stored = None if session is None else session.results.get(ref.sequence)
         return None if stored is None else _repeat(stored)
@@ -172,9 +173,9 @@ class Sessions:
         index: int,
         outcomes: Sequence[Outcome],
     ) -> None:
-        """Keep the results of requests that were executed, the first at ``index``.
+        """Store the results of executed requests, the first of which is the entry at ``index``.
 
-        What a request behind it in the span has acknowledged is not kept.
+        A result that a later request of the span acknowledges is not stored.
         """
         session = self._by_id.get(session_id)
         if session is None:
@@ -196,7 +197,7 @@ class Sessions:
         self.hash_total += total
 
     def insert(self, session_id: int, session: Session) -> None:
-        """Take in a session, new or from a snapshot."""
+        """Add a session, new or from a snapshot."""
         assert session_id not in self._by_id, f"session {session_id} exists"
         self._by_id[session_id] = session
         self.hash_total += _hash_session(session_id, session)
@@ -226,7 +227,7 @@ class Sessions:
         self.deadlines.check()
 
     def _reach(self, session_id: int, session: Session, first: int, timestamp_ns: int) -> None:
-        """Forget what is acknowledged below ``first``, and let the session live from now on."""
+        """Drop results acknowledged below ``first``, and renew the session."""
         if first > session.first_unacknowledged:
             self._acknowledge(session_id, session, first)
             self._renew(session_id, session, first, timestamp_ns)
@@ -234,7 +235,7 @@ class Sessions:
             self._renew(session_id, session, first, timestamp_ns)
 
     def _acknowledge(self, session_id: int, session: Session, first: int) -> None:
-        """Forget the results below ``first``."""
+        """Drop the results below ``first``."""
         before = session.first_unacknowledged
         results = session.results
         if first - before < len(results):

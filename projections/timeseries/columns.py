@@ -1,30 +1,27 @@
-"""Columns: the points of one field of one series, buffered and in blocks.
+"""Columns: the points of one field of one series, in a buffer and in blocks.
 
-A column's newest points stand in its buffer, in the order of their arrival, as raw little-endian
-bytes: times and values apart, so that a run of points is appended by two copies and read by numpy
-as it stands. Older ones are in blocks: entries of the log that the column names with their first
-and last time and their number of points (``BLOCK_WORDS``). A point of the buffer has a place in
-the order of arrival, ``base`` plus its position; points that leave move ``base`` on.
+A column's newest points are in its buffer, in the order of arrival, as raw little-endian bytes:
+times and values apart, so that a run of points is appended by two copies and numpy reads it in
+place. Older points are in blocks, which are entries of the log; the column holds their indexes with
+first and last time and number of points (``BLOCK_WORDS``). The place of a buffered point in the
+order of arrival is ``base`` plus its position; points that leave the buffer advance ``base``.
 
-Deleted ranges are kept for blocks only (buffered points go at once): a range counts for the blocks
-that were there when it was deleted, which are those with a lower index.
+Deleted ranges are kept for blocks only (buffered points are removed at once): a range applies to
+the blocks that existed when it was deleted, which are those with a lower index.
 
 Invariants: times and values have the same number of points; block indexes ascend; each deleted
 range overlaps at least one older block.
 
-Blocks
-------
-Blocks: sorted, compressed points of one column, as one entry of the log.
+A block holds sorted, compressed points of one column. The leader makes it of the first points of a
+buffer: sorted by time, one point per time as the measurement's policy says, times and values
+compressed with pcodec (booleans as bits). Every replica replaces the same points by the index of
+the entry: apply compares ``base`` and the hash of the points that would leave, and refuses the
+block if anything has changed since it was made (BLOCK_STALE). So making a block twice is harmless,
+and only the leader compresses.
 
-The leader makes a block of the first points of a buffer: sorted by time, one point per time as
-the measurement's policy says, times and values compressed with pcodec (booleans as bits). Every
-replica swaps the same points for the index of the entry: apply compares where the buffer stands
-and the hash of the points that would leave, and refuses the block if anything has changed since it
-was made (BLOCK_STALE). So making a block twice is harmless, and no replica computes one.
-
-Whether the body decodes to those points is the leader's word: decoding in apply would tie what an
-entry means to a release of the codec. The leader decodes what it made before it proposes it; a
-checksum makes sure that the body is the one it made.
+Apply does not check that the body decodes to those points: decoding in apply would tie the meaning
+of an entry to a release of the codec. The leader decodes each block before it proposes it; a
+checksum ensures that the body is the one that the leader made.
 """
 
 import struct
@@ -98,22 +95,22 @@ class Column:
 
     @property
     def key(self) -> tuple[int, int]:
-        """What orders columns."""
+        """The sort key of columns."""
         return self.series_id, self.field_id
 
     @property
     def empty(self) -> bool:
-        """Whether there is no point, neither in the buffer nor in a block."""
+        """Whether the column has no point, neither in the buffer nor in a block."""
         return not self.times and not self.blocks
 
     def buffered(self, count: int | None = None) -> tuple[Times, U64Array]:
         """Return copies of the first ``count`` buffered times and value bits (all: None).
 
-        Copies, because a view would forbid the buffer to grow as long as it lives.
+        Copies, because a buffer cannot grow while a view of it exists.
         """
         end = len(self) if count is None else count
         times = np.frombuffer(self.times, dtype=np.int64, count=end).copy()
-        return times, bits_of(self.field_type, self.values, end)
+        return times, raw_to_bits(self.field_type, self.values, end)
 
     def rows(self) -> Rows:
         """Return the blocks as rows of (index, first time, last time, points)."""
@@ -122,7 +119,7 @@ class Column:
         return np.frombuffer(self.blocks, dtype=np.int64).reshape(-1, BLOCK_WORDS).copy()
 
     def cut(self) -> "ColumnCut":
-        """Return what there is now, to be read by any thread at any time."""
+        """Return the column at this moment, for reads on any thread."""
         (cut,) = Cuts([self])
         return cut
 
@@ -141,13 +138,13 @@ class Column:
         return hash_rows(self.seed, self.rows()) if self.blocks else 0
 
     def items(self) -> list[bytes]:
-        """Return the canonical bytes of what is neither a point nor a block."""
+        """Return the canonical bytes of everything except points and blocks."""
         items = [_HEAD.pack(0x14, self.series_id, self.field_id, self.base)]
         items += (_RANGE.pack(0x15, self.series_id, self.field_id, *each) for each in self.deleted)
         return items
 
     def newest_ns(self) -> int:
-        """Return the latest time of any point, or the time before all times."""
+        """Return the latest time of any point; without points, the time before all times."""
         newest = TIME_NS_MIN - 1
         if self.times:
             newest = int(np.frombuffer(self.times, dtype=np.int64).max())
@@ -156,7 +153,7 @@ class Column:
         return newest
 
     def oldest_ns(self) -> int:
-        """Return the earliest time that a buffered point or a block has, or the one after all."""
+        """Return the earliest time of a buffered point or a block, or the time after all times."""
         oldest = TIME_NS_MAX + 1
         if self.times:
             oldest = int(np.frombuffer(self.times, dtype=np.int64).min())
@@ -177,12 +174,12 @@ class Column:
 
 
 class ColumnCut(NamedTuple):
-    """A column at one moment: references, whatever the column holds.
+    """A column at one moment: references only, however many points the column holds.
 
-    Buffers and lists of blocks are only ever appended to, or replaced by others; what a rollback
-    takes away was never seen by anybody else. So the first so many bytes stay what they were. They
-    are copied by one slice, which the interpreter does not interrupt: a view would forbid the
-    buffer to grow as long as it lives, and whoever applies entries would fail for it.
+    Buffers and lists of blocks are only appended to or replaced; what a rollback removes was never
+    visible to another thread. So the bytes up to the size at that moment stay the same. They are
+    copied by one slice, which the interpreter does not interrupt: a buffer cannot grow while a view
+    of it exists, and apply would fail.
     """
 
     series_id: int
@@ -197,7 +194,7 @@ class ColumnCut(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int]:
-        """What orders columns."""
+        """The sort key of columns."""
         return self.series_id, self.field_id
 
     def buffered(self) -> tuple[Times, U64Array]:
@@ -205,7 +202,7 @@ class ColumnCut(NamedTuple):
         count = self.point_count
         times = np.frombuffer(self.times[: 8 * count], dtype=np.int64)
         size = count * VALUE_SIZES[self.field_type]
-        return times, bits_of(self.field_type, self.values[:size], count)
+        return times, raw_to_bits(self.field_type, self.values[:size], count)
 
     def rows(self) -> Rows:
         """Return the blocks as rows of (index, first time, last time, points)."""
@@ -216,16 +213,16 @@ class ColumnCut(NamedTuple):
 
 
 class Cuts:
-    """Cuts of many columns, taken at once and handed out one by one, by any thread.
+    """Cuts of many columns, taken together and iterated on any thread.
 
-    Lists of references side by side, instead of an object for each: 20,000 columns take 5 ms, and
-    three times that with objects, most of which the garbage collector takes to look through them.
+    Parallel lists of references instead of an object each: 20,000 columns take 5 ms, and three
+    times that with objects, mostly because the garbage collector walks over them.
     """
 
     __slots__ = ("_blocks", "_columns", "_counts", "_deleted", "_times", "_values", "_words")
 
     def __init__(self, columns: Sequence[Column]) -> None:
-        self._columns = columns  # for what never changes of them
+        self._columns = columns  # for their constant fields
         self._times = [column.times for column in columns]
         self._counts = [len(times) >> 3 for times in self._times]
         self._values = [column.values for column in columns]
@@ -252,7 +249,9 @@ class Cuts:
             )
 
 
-def bits_of(field_type: FieldType, values: bytes | bytearray | memoryview, count: int) -> U64Array:
+def raw_to_bits(
+    field_type: FieldType, values: bytes | bytearray | memoryview, count: int
+) -> U64Array:
     """Return the first ``count`` raw values as 64-bit patterns."""
     if field_type is FieldType.BOOL:
         return np.frombuffer(values, dtype=np.uint8, count=count).astype(np.uint64)
@@ -265,7 +264,7 @@ def raw_values(field_type: FieldType, bits: U64Array) -> bytes:
 
 
 def useful_ranges(ranges: tuple[DeletedRange, ...], rows: Rows) -> tuple[DeletedRange, ...]:
-    """Return the ranges that still overlap a block older than they are."""
+    """Return the ranges that still overlap an older block."""
     if not ranges:
         return ()
     index, first, last = rows[:, 0], rows[:, 1], rows[:, 2]
@@ -294,7 +293,7 @@ DTYPES: dict[FieldType, Any] = {
 
 
 class CorruptBlock(ProjectionError):
-    """The entry at ``index`` does not hold the block that the state says it holds."""
+    """The entry at ``index`` does not hold the block that the state refers to."""
 
     def __init__(self, index: int, rule: str) -> None:
         super().__init__(f"block {index}: {rule}")
@@ -303,7 +302,7 @@ class CorruptBlock(ProjectionError):
 
 
 def resolve(times: Times, bits: NDArray[Any], policy: Policy) -> tuple[Times, NDArray[Any]]:
-    """Return points in the order of time, one per time; they come in the order of arrival."""
+    """Sort points from the order of arrival to the order of time, and keep one per time."""
     if len(times) < 2 or bool((times[1:] > times[:-1]).all()):
         return times, bits
     order = np.argsort(times, kind="stable")
@@ -328,7 +327,7 @@ def make_block(column: Column, policy: Policy, config_index: int) -> Block:
     body = encode_points(column.field_type, times, bits)
     decoded_times, decoded = decode_points(column.field_type, body, len(times))
     assert bool((decoded_times == times).all()), "times do not come back"
-    assert bool((bits_from(decoded) == bits).all()), "values do not come back"
+    assert bool((values_to_bits(decoded) == bits).all()), "values do not come back"
     return Block(
         series_id=column.series_id,
         field_id=column.field_id,
@@ -354,9 +353,9 @@ def encode_points(field_type: FieldType, times: Times, bits: U64Array) -> bytes:
 
 
 def decode_points(field_type: FieldType, body: bytes, count: int) -> tuple[Times, Values]:
-    """Return times and values of a body; raise ``ValueError`` for anything else.
+    """Decode times and values of a body; raise ``ValueError`` if it is malformed.
 
-    Decoding goes into arrays of the announced size, so that no body costs more memory than that.
+    Decoding fills arrays of the announced size, so that no body takes more memory than that.
     """
     if len(body) < U32.size:
         raise ValueError("no times")
@@ -377,7 +376,7 @@ def decode_points(field_type: FieldType, body: bytes, count: int) -> tuple[Times
 def decode_block(
     index: int, payload: bytes, field_type: FieldType, series_id: int, field_id: int
 ) -> tuple[Times, Values]:
-    """Return the points of a block entry's plain payload; it must be the one that is expected."""
+    """Decode the points of a block's plain payload; raise ``CorruptBlock`` for another block."""
     try:
         _, reader = read_prefix(payload)
         block = decode_command(TYPE_BLOCK & 0xFF, reader)
@@ -389,7 +388,7 @@ def decode_block(
         raise CorruptBlock(index, str(error)) from error
 
 
-def bits_from(values: Values) -> U64Array:
+def values_to_bits(values: Values) -> U64Array:
     """Return values as 64-bit patterns."""
     if values.dtype == np.bool_:
         return values.astype(np.uint64)

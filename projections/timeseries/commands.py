@@ -1,12 +1,10 @@
-"""Time series commands: what clients and leaders ask, as values and as bytes.
+"""Time series commands as values, bytes and text.
 
-``encode_command`` makes the draft of an entry, ``decode_command`` reads its body. The tables are in
-docs/timeseries.md; golden files pin the bytes. Decoding checks all that can be said without the
-state. Batches (point_batch.py) and blocks (columns.py) have codecs of their own for their arrays.
-
-Describe
---------
-One line about a time series entry, for people who look into a log.
+``encode_command`` makes the draft of an entry, ``decode_command`` reads its body, and
+``describe_timeseries_command`` says in one line what an entry asks for. The tables are in
+docs/timeseries.md; golden files pin the bytes. Decoding checks everything that does not depend on
+the state, and raises ``BadPayload`` otherwise. Batches (point_batch.py) and blocks (columns.py)
+have their own codecs for their arrays.
 """
 
 import struct
@@ -58,15 +56,15 @@ from onelog.projections.timeseries.types import (
     EXPONENT_BITS,
     START,
     Aggregate,
+    ColumnKey,
     Config,
     FieldType,
-    Place,
     Policy,
     Rule,
     Value,
-    type_of,
+    bits_to_value,
+    to_field_type,
     value_bits,
-    value_of,
 )
 from onelog.ual.entry import OWNER_TIMESERIES, Draft, Entry
 from onelog.ual.errors import DataError
@@ -90,7 +88,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Swap the first ``taken`` buffered points of a column for this entry (leader only)."""
+    """Replace the first ``taken`` buffered points of a column by this entry (leader only)."""
 
     series_id: int
     field_id: int
@@ -106,7 +104,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class CreateMeasurement:
-    """Create a measurement with settings; writing to one that is missing uses the default."""
+    """Create a measurement with settings; a write to a missing one uses the defaults."""
 
     measurement: str
     config: Config
@@ -131,7 +129,7 @@ class DropMeasurement:
 class Delete:
     """Delete points from ``first_ns`` to ``last_ns`` of matching series with ids above ``after``.
 
-    With the default range the series themselves go.
+    With the default range the series themselves are deleted.
     """
 
     measurement: str
@@ -151,7 +149,7 @@ class SetRule:
 
 @dataclass(frozen=True, slots=True)
 class DropRule:
-    """Drop a downsampling rule; what it has written stays."""
+    """Drop a downsampling rule; the points that it has written stay."""
 
     measurement: str
     rule: str
@@ -169,7 +167,7 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class BeginRollup:
-    """Open a slice of a rule: from where it stands to before ``to_ns`` (leader only)."""
+    """Open a slice of a rule: from its progress to before ``to_ns`` (leader only)."""
 
     measurement: str
     rule: str
@@ -180,10 +178,10 @@ class BeginRollup:
 
 @dataclass(frozen=True, slots=True)
 class Rollup:
-    """What a rule makes of the times from ``from_ns`` to before ``to_ns`` (leader only).
+    """Write the aggregates of a rule from ``from_ns`` to before ``to_ns`` (leader only).
 
-    It covers columns behind ``after`` up to ``last``; START as last means all that are left. The
-    first of a slice may end it earlier than it was opened for.
+    It covers columns after ``after`` up to ``last``; START as last means all remaining ones. The
+    first entry of a slice may shorten it.
     """
 
     measurement: str
@@ -193,8 +191,8 @@ class Rollup:
     slice_index: int  # of the entry that opened the slice: points were read after it was applied
     from_ns: int
     to_ns: int
-    after: Place
-    last: Place
+    after: ColumnKey
+    last: ColumnKey
     batch: WriteBatch
 
 
@@ -221,11 +219,11 @@ def encode_command(command: Command, namespace: str, session: SessionRef | None 
 
 
 def encode_chore(command: Command, namespace: str) -> Draft:
-    """Return the draft of what a leader proposes by itself.
+    """Return the draft of an entry that a leader proposes by itself.
 
-    Nobody is there who could be told that it is refused: a leader that cannot make a sound entry
-    would try for ever, and each that follows it as well. So whoever makes a command keeps to all
-    limits of the format, and here that is asserted.
+    No client sees a refusal of it: a leader that makes an invalid entry would retry for ever, and
+    so would its successors. So the callers keep within all limits of the format, and this function
+    asserts that.
     """
     draft = encode_command(command, namespace)
     assert len(draft.payload) <= CHORE_SIZE_MAX, (type(command), len(draft.payload))
@@ -238,7 +236,7 @@ def encode_chore(command: Command, namespace: str) -> Draft:
 
 
 def encode_write_batch(body: bytes, namespace: str, session: SessionRef | None = None) -> Draft:
-    """Return the draft of a batch whose body ``encode_batch`` made."""
+    """Return the draft of a batch, given the body from ``encode_batch``."""
     return Draft(TYPE_WRITE_BATCH, encode_prefix(namespace, session) + body)
 
 
@@ -259,7 +257,7 @@ def encode_body(command: Command) -> bytes:
             parts = [encode_sized(U16, series), I64.pack(time_ns), U16.pack(len(fields))]
             for name, value in fields:
                 bits = U64.pack(value_bits(value))
-                parts.append(U8.pack(type_of(value)) + encode_name(name) + bits)
+                parts.append(U8.pack(to_field_type(value)) + encode_name(name) + bits)
             return b"".join(parts)
         case WriteBatch():
             return encode_batch(batch_runs(command))
@@ -367,7 +365,7 @@ def _read_write(reader: Reader) -> Write:
             raise BadPayload(Reason.VALUE_NOT_FINITE, position)
         if (kind == FieldType.BOOL and bits > 1) or name in fields:
             raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, position)
-        fields[name] = value_of(FieldType(kind), bits)
+        fields[name] = bits_to_value(FieldType(kind), bits)
     return Write(series, time_ns, tuple(fields.items()))
 
 
@@ -444,7 +442,7 @@ def _read_rollup(reader: Reader) -> Rollup:
 # The numbers are in logs: never change or reuse one.
 TS_OPERATIONS = (
     Operation(0x01, Write, _read_write),
-    # How many points a batch has written is how many it holds.
+    # The result is the number of points, which the sender knows.
     Operation(0x02, WriteBatch, read_batch, is_blind=lambda _: True),
     Operation(0x03, Block, _read_block),
     Operation(
@@ -472,7 +470,7 @@ TYPE_WRITE_BATCH = OWNER_TIMESERIES << 8 | 0x02
 TYPE_BLOCK = OWNER_TIMESERIES << 8 | 0x03
 
 
-# Describe
+# Descriptions
 
 _SIGNS = {
     Operator.EQUAL: "=",
@@ -483,7 +481,7 @@ _SIGNS = {
 
 
 def describe_timeseries_command(entry: Entry) -> str:
-    """Return what an entry of owner 0x03 asks for; names come from the log and are not escaped."""
+    """Describe an entry of owner 0x03; names come from the log and are not escaped."""
     try:
         prefix, reader = read_prefix(entry.plain_payload())
         command = decode_command(entry.entry_type & 0xFF, reader)

@@ -1,12 +1,12 @@
 """Removing points: by matcher and range, by retention, and whole measurements.
 
-Each entry does a bounded amount of work and says where to go on: ids of series rise, so a cursor is
-the last id that was looked at. Buffered points and whole blocks go at once. A block that is touched
-in part stays, and the column remembers the range: reads leave its points out. A series of which
-nothing is left goes, its place under the cardinality limit is free again.
+Each entry does a bounded amount of work and returns where to continue: ids of series rise, so a
+cursor is the last id that was visited. Buffered points and whole blocks are removed at once. A
+block that is affected in part stays, and the column remembers the range: reads omit its points. An
+empty series is removed, and no longer counts for the cardinality limit.
 
-Retention raises ``trimmed_ns`` of the measurement first, which hides all older points from reads at
-once, then sweeps through the series by and by. It leaves what rules have still to read
+Retention first raises ``trimmed_ns`` of the measurement, which hides all older points from reads at
+once, then sweeps through the series step by step. It keeps what rules have still to read
 (store.py).
 """
 
@@ -33,12 +33,12 @@ from onelog.projections.timeseries.store import Room, Series, Store, trim_allowe
 
 
 def decode_cursor(value: bytes | None) -> int | None:
-    """Return the id to go on behind, from the result of a delete; None when it is done."""
+    """Return the id to continue after, from the result of a delete; None when it is done."""
     return None if value is None else int(U64.unpack(value)[0])
 
 
 class _Budget:
-    """How much one entry may still do."""
+    """The work that one entry may still do."""
 
     __slots__ = ("blocks", "columns", "series", "visits")
 
@@ -50,11 +50,11 @@ class _Budget:
 
     @property
     def left(self) -> bool:
-        """Whether there is room for one more series."""
+        """Whether the budget allows one more series."""
         return min(self.visits, self.series, self.columns, self.blocks) > 0
 
     def take(self, series: Series) -> None:
-        """Pay for changing a series."""
+        """Charge the cost of changing a series."""
         self.series -= 1
         self.columns -= len(series.columns)
         self.blocks -= sum(len(column.rows()) for column in series.columns.values())
@@ -100,7 +100,7 @@ def delete(store: Store, room: Room, command: Delete, index: int) -> Outcome:
 
 
 def _takes_range(column: Column, new: DeletedRange) -> bool:
-    """Tell whether the column has room for one more deleted range, or needs none."""
+    """Return whether the column can take one more deleted range, or needs none."""
     return len(_ranges_with(column, new)) <= DELETED_RANGES_MAX
 
 
@@ -150,7 +150,7 @@ def drop_measurement(store: Store, room: Room, command: DropMeasurement, index: 
 
 
 def trim(store: Store, room: Room, command: Trim, index: int, timestamp_ns: int) -> Outcome:
-    """Drop what retention does not keep, of the next series of a sweep; number = series gone."""
+    """Drop what retention does not keep, for the next series of a sweep; number = series gone."""
     measurement = room.measurements.get(command.measurement)
     if measurement is None or measurement.created_index != command.created_index:
         return Refused(Reason.MEASUREMENT_UNKNOWN)
@@ -190,9 +190,9 @@ def trim(store: Store, room: Room, command: Trim, index: int, timestamp_ns: int)
 
 
 def _trim_column(store: Store, column: Column, cutoff_ns: int) -> int:
-    """Drop points and blocks before the cutoff; return when the next of them can go.
+    """Drop points and blocks before the cutoff; return the next time to be dropped.
 
-    A block goes when its last point does; until then reads leave out what is too old.
+    A block is dropped with its last point; until then reads omit points that are too old.
     """
     rows = column.rows()
     oldest_ns = TIME_NS_MAX + 1

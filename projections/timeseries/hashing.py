@@ -1,13 +1,13 @@
 """The state hash of points and blocks, for whole arrays at a time.
 
 A point is an item of the state like any other, but hashing them one by one would cost more than
-storing them. So the same idea in another form: each item is mixed to 64 bits from its column, its
+storing them. So they are hashed as arrays: each item is mixed to 64 bits from its column, its
 place in the order of arrival, its time and the bits of its value; the hash is the sum of all items
 modulo 2**64. Mixing is integer arithmetic on numpy arrays (the finaliser of MurmurHash3), so it
 is the same on every machine, and it costs about 10 ns a point.
 
-The place in the order of arrival is part of a point until it is in a block: it decides which of
-two points of the same time counts. How points were grouped into entries is not.
+The place in the order of arrival is hashed until a point is in a block: it decides which of
+two points of the same time counts. The grouping of points into entries is not hashed.
 """
 
 from typing import cast
@@ -33,12 +33,12 @@ _SHIFT = np.uint64(33)
 
 
 def column_seed(series_id: int, field_id: int) -> int:
-    """Return the number that tells the points of one column from those of another."""
+    """Return the seed that distinguishes the points of one column from those of another."""
     return item_hash(series_id.to_bytes(8, "little") + field_id.to_bytes(2, "little"), 1)
 
 
 def run_seed(seed: int, sequence: int) -> int:
-    """Return the seed of the point with this place in its column; the next has GOLDEN more."""
+    """Return the seed of the point at this place of its column; the next one's is GOLDEN higher."""
     return (seed + sequence * GOLDEN) & _MASK
 
 
@@ -55,7 +55,7 @@ def hash_point(seed: int, time_ns: int, bits: int) -> int:
 
 
 def hash_points(seeds: U64Array, times: U64Array, bits: U64Array) -> int:
-    """Return the sum of the items of many points; ``seeds`` is used up."""
+    """Return the sum of the items of many points; ``seeds`` is overwritten."""
     seeds += times
     seeds *= _FIRST_FACTOR
     seeds ^= seeds >> _SHIFT_HALF
@@ -64,7 +64,7 @@ def hash_points(seeds: U64Array, times: U64Array, bits: U64Array) -> int:
 
 
 def hash_run(seed: int, times: U64Array, bits: U64Array) -> int:
-    """Return the sum of the items of points that stand one after the other in one column."""
+    """Return the sum of the items of consecutive points of one column."""
     seeds = np.arange(len(times), dtype=np.uint64)
     seeds *= _GOLDEN
     seeds += np.uint64(seed)

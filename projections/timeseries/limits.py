@@ -16,11 +16,11 @@ TAG_VALUE_SIZE_MAX = 256
 TAGS_MAX = 32  # per series
 SERIES_NAME_SIZE_MAX = 4_000
 
-# What there may be. A field id is a u16; one series may have them all.
+# Numbers of objects. A field id is a u16; one series may have all fields.
 MEASUREMENTS_MAX = 10_000  # per namespace
 FIELDS_MAX = 1_000  # per measurement
 SERIES_DEFAULT = 100_000  # cardinality limit of a measurement unless it says otherwise
-SERIES_MAX = 10_000_000  # the highest that it may say
+SERIES_MAX = 10_000_000  # the highest cardinality limit
 RULES_MAX = 8  # downsampling rules per measurement
 RULE_WINDOW_NS_MIN = 1_000_000  # a millisecond
 RULE_WINDOW_NS_MAX = 366 * 86_400 * 1_000_000_000
@@ -36,27 +36,27 @@ BATCH_RUNS_MAX = 20_000  # runs of values
 BLOCK_POINTS_MAX = 4_096
 BLOCK_BODY_SIZE_MAX = 1 << 20
 
-# Buffers. A column that holds this many points takes no more until the leader made a block: it
-# may pass the number once, by what one batch brings.
+# Buffers. A column with this many points accepts no more until the leader has made a block. One
+# batch may pass the number once.
 BUFFER_POINTS_MAX = 65_536
 
 # What one entry may remove, so that one apply stays within milliseconds.
 MATCHERS_MAX = 32
 PATTERN_SIZE_MAX = 256
 PATTERN_STEPS_MAX = 1_000  # instructions of a compiled pattern
-PATTERN_DEPTH_MAX = 32  # groups inside of each other, the pattern itself counted
+PATTERN_DEPTH_MAX = 32  # nested groups, the pattern itself counted
 PATTERN_REPEAT_MAX = 200  # the highest number in braces
-DELETE_VISITS_MAX = 4_000  # series that one entry looks at
-DELETE_COLUMNS_MAX = 4_000  # columns of theirs that it looks into
+DELETE_VISITS_MAX = 4_000  # series that one entry visits
+DELETE_COLUMNS_MAX = 4_000  # columns of them that it visits
 DELETE_SERIES_MAX = 1_000  # series that it changes
 DELETE_BLOCKS_MAX = 100_000  # blocks after which it stops
 DELETE_EFFORT_MAX = 100_000  # positions of patterns after which it stops: at most 20 ms
-DELETED_RANGES_MAX = 64  # per column, that some block still holds points of
-TRIM_COLUMNS_MAX = 4_000  # columns that one ts_trim looks into
-TRIM_GRACE_NS = 86_400 * 1_000_000_000  # that a trim waits for a rule that does not go on
+DELETED_RANGES_MAX = 64  # per column, while some block still holds points of them
+TRIM_COLUMNS_MAX = 4_000  # columns that one ts_trim visits
+TRIM_GRACE_NS = 86_400 * 1_000_000_000  # that a trim waits for a rule that makes no progress
 
 # Not part of the format.
-BUFFER_POINTS = 1_024  # from here on a leader makes a block of a column's buffer
+BUFFER_POINTS = 1_024  # a leader makes a block of a buffer of at least this many
 CHORE_SIZE_MAX = 4 << 20  # bytes of one entry that a leader proposes by itself
 BLOCKS_PER_CHORE_MAX = 32  # that one call compresses: at 0.2 ms each, 6 ms
 ROLLUP_POINTS_MAX = 20_000  # written by one ts_rollup

@@ -7,7 +7,7 @@ A series is a measurement and its tags. Its name in canonical form is one text::
 Tags stand in ascending order, each once; values are not empty (no tag and an empty one are the
 same thing to a matcher); a series without tags ends in ``{}``. A backslash stands before each of
 ``\\ , = { }`` that belongs to a name. So equal series have equal bytes, and a known series is
-found by them without taking them apart. Anything else is SERIES_NAME_INVALID.
+found by them without parsing. Any other form is SERIES_NAME_INVALID.
 
 A matcher compares the value of one tag; a series without the tag has the empty value. All
 matchers of a selection must hold. Patterns match whole values (regex.py).
@@ -39,14 +39,14 @@ Tags = tuple[tuple[str, str], ...]
 
 
 class SeriesName(NamedTuple):
-    """A series name, taken apart."""
+    """A parsed series name."""
 
     measurement: str
     tags: Tags
 
 
 def series_name(measurement: str, tags: Mapping[str, str] | None = None) -> bytes:
-    """Return the canonical name of a series; empty values are left out."""
+    """Return the canonical name of a series; tags with empty values are omitted."""
     pairs = sorted((tag, value) for tag, value in (tags or {}).items() if value)
     return format_series(SeriesName(measurement, tuple(pairs)))
 
@@ -58,7 +58,7 @@ def format_series(name: SeriesName) -> bytes:
 
 
 def parse_series(raw: bytes) -> SeriesName:
-    """Take a canonical name apart; raise ``BadPayload`` for anything that is not one."""
+    """Parse a canonical name; raise ``BadPayload`` for any other."""
     if len(raw) > SERIES_NAME_SIZE_MAX:
         raise BadPayload(Reason.SERIES_NAME_INVALID, SERIES_NAME_SIZE_MAX)
     try:
@@ -69,10 +69,10 @@ def parse_series(raw: bytes) -> SeriesName:
 
 
 def _parse_plain(text: str) -> SeriesName | None:
-    """Take a name without escapes apart, or return None: in half the time of the long way.
+    """Parse a name without escapes, in half the time of ``_parse_escaped``; None for others.
 
-    Most names are like this, and each new series comes by here. Whatever is unusual or wrong is
-    left to ``_parse_escaped``, which says where.
+    Most names have no escapes, and each new series is parsed. A name with escapes or errors is left
+    to ``_parse_escaped``, which reports the position.
     """
     measurement, _, rest = text.partition("{")
     if "\\" in text or rest[-1:] != "}" or not _CONTROLS.isdisjoint(text):
@@ -127,12 +127,12 @@ def check_name(name: str) -> str:
 
 
 def read_name(reader: Reader) -> str:
-    """Read a name with its size before it."""
+    """Read a name that is preceded by its size."""
     return check_name(reader.text(U8))
 
 
 def encode_name(name: str) -> bytes:
-    """Return a name with its size before it."""
+    """Return a name preceded by its size."""
     return encode_sized(U8, name.encode())
 
 
@@ -154,11 +154,10 @@ class Matcher:
     value: str
 
 
-class Test:
-    """A matcher that is ready to be asked."""
+class CompiledMatcher:
+    """A compiled matcher."""
 
     __slots__ = ("_pattern", "_value", "_wanted", "tag")
-    __test__ = False  # not a test of pytest's
 
     def __init__(self, matcher: Matcher) -> None:
         operator = matcher.operator
@@ -171,33 +170,33 @@ class Test:
 
     @property
     def only_value(self) -> str | None:
-        """The one value that is different to it from all others and from none, if it is one."""
+        """The single value that it distinguishes from all others and from a missing tag, if any."""
         return self._value if self._pattern is None and self._value else None
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it looks at a value character by character."""
+        """Whether it is a regular expression."""
         return self._pattern is not None
 
     @property
     def effort(self) -> int:
-        """What its pattern has cost so far."""
+        """The cost of its pattern so far, in positions."""
         return 0 if self._pattern is None else self._pattern.effort
 
     def passes(self, value: str) -> bool:
-        """Tell whether a value passes; the empty one stands for no tag."""
+        """Return whether a value passes; an empty one means that the tag is missing."""
         if self._pattern is None:
             return (value == self._value) is self._wanted
         return self._pattern.matches(value) is self._wanted
 
 
-def compile_matchers(matchers: Iterable[Matcher]) -> list[Test]:
-    """Make matchers ready; raise ``BadPayload`` for a pattern that is not understood."""
-    return [Test(matcher) for matcher in matchers]
+def compile_matchers(matchers: Iterable[Matcher]) -> list[CompiledMatcher]:
+    """Compile matchers; raise ``BadPayload`` for an invalid pattern."""
+    return [CompiledMatcher(matcher) for matcher in matchers]
 
 
-def passes_all(tests: Iterable[Test], tags: Tags) -> bool:
-    """Tell whether a series with these tags is selected."""
+def passes_all(tests: Iterable[CompiledMatcher], tags: Tags) -> bool:
+    """Return whether a series with these tags is selected."""
     values = dict(tags)
     return all(test.passes(values.get(test.tag, "")) for test in tests)
 

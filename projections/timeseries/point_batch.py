@@ -45,7 +45,7 @@ _DTYPES: dict[FieldType, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Points of one field of one series, as a writer gives them."""
+    """Points of one field of one series, before encoding."""
 
     series: bytes
     field: str
@@ -114,7 +114,7 @@ def encode_batch(runs: Iterable[Run]) -> bytes:
 
 
 def read_batch(reader: Reader) -> WriteBatch:
-    """Read a batch to the end of the payload; raise ``BadPayload`` unless all of it is sound."""
+    """Read a batch to the end of the payload; raise ``BadPayload`` if it is malformed."""
     counts = reader.fields(_COUNTS)
     limits = (
         BATCH_SERIES_MAX, BATCH_FIELDS_MAX, BATCH_TIMES_MAX, BATCH_RUNS_MAX, BATCH_POINTS_MAX,
@@ -150,7 +150,7 @@ def read_batch(reader: Reader) -> WriteBatch:
     starts = np.cumsum(sizes) - sizes
     time_starts = (np.cumsum(time_sizes) - time_sizes)[run_times]
     if run_count == time_count and bool((starts == time_starts).all()):
-        point_times = all_times  # every run has times of its own, in order: as they stand
+        point_times = all_times  # every run has its own times, in order: no copy is needed
     else:
         places = np.repeat(time_starts - starts, sizes) + np.arange(points_total)
         point_times = all_times[places]
@@ -174,7 +174,7 @@ def read_batch(reader: Reader) -> WriteBatch:
 
 
 def batch_runs(batch: WriteBatch) -> list[Run]:
-    """Return a batch as its writer gave it."""
+    """Return the runs of a decoded batch."""
     runs = []
     for number, (series, field) in enumerate(zip(batch.run_series, batch.run_fields, strict=True)):
         name, kind = batch.fields[field]
@@ -187,7 +187,7 @@ def batch_runs(batch: WriteBatch) -> list[Run]:
 
 
 def check_times(times: NDArray[np.int64]) -> None:
-    """Refuse points outside of the time that there is."""
+    """Refuse times outside TIME_NS_MIN to TIME_NS_MAX."""
     if len(times):
         first, last = int(times.min()), int(times.max())
         if first < TIME_NS_MIN or last > TIME_NS_MAX:
@@ -213,7 +213,7 @@ def _read_field(reader: Reader) -> tuple[str, FieldType]:
 
 
 def _check_uses(used: NDArray[np.int64], count: int) -> None:
-    """Refuse a run that names what is not in the table, and what no run names."""
+    """Refuse references to what is not in the table, and rows of it that no run uses."""
     if len(used) and int(used.max()) >= count:
         raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, int(used.max()))
     if not bool(np.bincount(used, minlength=count).all()):

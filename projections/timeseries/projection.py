@@ -1,27 +1,21 @@
-"""The time series projection: points of fields of series in measurements, owner 0x03.
+"""The time series projection, owner 0x03: points of fields of series in measurements.
 
-``apply`` decodes a command and executes it: writes (writes.py), blocks (here), deletes and trims
-(deletes.py), rules and rollups (rollups.py). State is in store.py.
-Queries are in query.py, apart from any transport; they read the state
-through ``rooms`` and blocks through a callable. docs/timeseries.md says what users get.
+``TimeSeries`` decodes a command and executes it: writes (writes.py), blocks (here), deletes and
+trims (deletes.py), rules and rollups (rollups.py). State is in store.py. Queries are in query.py,
+independent of any transport; they read the state through ``rooms`` and blocks through a callable.
+docs/timeseries.md describes it for users.
 
 The newest points are in buffers, in the state; older ones are in blocks, which are entries of the
 log that the state pins. Entries that brought points are not needed once they are applied.
 
-Chores
-------
-The leader's part: which entries should be proposed now.
+``Chores`` is the leader's part: which entries to propose now. These are blocks for full buffers,
+trims for measurements with a retention, and rollups for rules whose next window is closed. They
+depend on the state alone, so a new leader continues where the old one stopped, and asking twice
+gives the same entries. Compressing a block costs 0.2 ms: a block is kept until its column changes,
+and one call makes a bounded number. Rollups read blocks; without ``read_block`` (a replica that
+serves nothing) there are none.
 
-Blocks for full buffers, trims for measurements with a retention, rollups for rules whose next
-window is closed. All of it follows from the state alone, so a new leader goes on where the old one
-stopped, and asking twice gives the same entries. Compressing a block costs 0.2 ms: one that was
-made is kept until its column moves on, and one call makes a bounded number.
-
-Rollups read blocks. Without ``read_block`` (a replica that serves nothing) there are none.
-
-Listing
--------
-What there is, for people and programs: measurements, series, tags.
+The listings describe measurements, series and tags.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -88,11 +82,11 @@ from onelog.projections.timeseries.types import TYPE_NAMES, Config, Progress, Ru
 from onelog.projections.timeseries.writes import write_batch, write_row
 from onelog.ual.entry import OWNER_TIMESERIES, Draft
 
-_Mark = tuple[int, int, int]  # base, points, settings: a block is good as long as they stand
+_Mark = tuple[int, int, int]  # base, points, settings: a block is valid while these are unchanged
 
 
 class Chores:
-    """What a leader should propose for a store."""
+    """Finds the entries that a leader should propose for a store."""
 
     __slots__ = ("_made", "_store", "cache")
 
@@ -102,7 +96,7 @@ class Chores:
         self.cache: BlockCache | None = None
 
     def next_deadline(self) -> int | None:
-        """Return when there is something to do: 0 for at once."""
+        """Return the time of the next chore; 0: now."""
         if self._store.full:
             return 0
         deadlines: list[int] = []
@@ -160,7 +154,7 @@ class Chores:
                 drafts.append(encode_chore(begin, namespace))
                 continue
             assert self.cache is not None
-            # A block that cannot be read is repaired some day; other chores do not wait for it.
+            # An unreadable block is repaired later; other chores do not wait for it.
             with suppress(CorruptBlock):
                 rollup = make_rollup(measurement, rule, progress, self.cache)
                 drafts.append(encode_chore(rollup, namespace))
@@ -176,7 +170,7 @@ class Chores:
         return drafts
 
 
-# Listing
+# Listings
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,14 +201,14 @@ class SeriesInfo:
 
 @dataclass(frozen=True, slots=True)
 class SeriesPage:
-    """Some series in the order of their ids; ``after`` is where the next page goes on."""
+    """Some series in the order of their ids; ``after`` is where the next page continues."""
 
     items: tuple[SeriesInfo, ...]
     after: int | None
 
 
 def describe_measurement(measurement: Measurement) -> MeasurementInfo:
-    """Return all that is known of a measurement, its series apart."""
+    """Describe a measurement without its series."""
     trimmed_ns = measurement.trimmed_ns
     return MeasurementInfo(
         name=measurement.name,
@@ -229,7 +223,7 @@ def describe_measurement(measurement: Measurement) -> MeasurementInfo:
 
 
 def describe_series(series: Series) -> SeriesInfo:
-    """Return what is known of a series."""
+    """Describe a series."""
     columns = [series.columns[field_id] for field_id in sorted(series.columns)]
     return SeriesInfo(
         name=series.name,
@@ -260,7 +254,7 @@ def list_series(
     return SeriesPage(tuple(describe_series(found.series[each]) for each in page), more)
 
 
-# Timeseries
+# The projection
 
 
 class TimeSeries:
@@ -276,11 +270,11 @@ class TimeSeries:
 
     @property
     def rooms(self) -> Mapping[str, Room]:
-        """The time series of each namespace, to be read only."""
+        """The time series of each namespace, for reading."""
         return self._store.rooms
 
     def use_log(self, read_block: ReadBlock) -> None:
-        """Let chores read blocks, so that a leader can compute rollups."""
+        """Set the reader of blocks, which a leader needs to compute rollups."""
         self._chores.cache = BlockCache(read_block)
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -345,7 +339,7 @@ class TimeSeries:
         return APPLIED
 
     def _apply_block(self, room: Room, block: Block, index: int) -> Outcome:
-        """Swap buffered points for a block, if they are still those that it was made of."""
+        """Replace buffered points by a block, if they are still those that it was made of."""
         series = self._store.by_id.get(block.series_id)
         column = None if series is None else series.columns.get(block.field_id)
         if (
@@ -385,7 +379,7 @@ class TimeSeries:
         return list_series(room, measurement, matchers, after, limit)
 
     def begin_batch(self) -> None:
-        """From now on, be able to take everything back."""
+        """Record every change from now on, so that it can be rolled back."""
         self._store.begin()
 
     def commit_batch(self) -> None:
@@ -402,22 +396,22 @@ class TimeSeries:
         self._store.rooms[namespace.name] = room
 
     def namespace_configured(self, namespace: Namespace) -> None:
-        """Limits of a namespace are about keys: nothing to do."""
+        """Do nothing: the limits of a namespace are about keys."""
 
     def namespace_deleted(self, namespace: Namespace) -> None:
-        """Let go of all series."""
+        """Drop all series."""
         self._store.close_room(namespace.name)
 
     def next_deadline(self) -> int | None:
-        """Return when a leader has something to propose."""
+        """Return the time at which a leader has something to propose."""
         return self._chores.next_deadline()
 
-    def due(self, now_ns: int, limit: int) -> list[Due]:  # noqa: ARG002 - a projection's
-        """Return nothing: what time does to points is done by entries of their own."""
+    def due(self, now_ns: int, limit: int) -> list[Due]:  # noqa: ARG002 - of the Protocol
+        """Return nothing: retention and rollups are entries of their own."""
         return []
 
     def expire(self, item: bytes, index: int, timestamp_ns: int) -> bool:  # noqa: ARG002
-        """Nothing expires by id."""
+        """Return False: nothing expires by id."""
         return False
 
     def chores(self, now_ns: int, limit: int) -> list[Draft]:
@@ -441,11 +435,11 @@ class TimeSeries:
         return self._store.memory()
 
     def evict(self, size: int) -> int:  # noqa: ARG002
-        """Move nothing: blocks are out of memory already, buffers are what writing needs."""
+        """Return 0: blocks are in the log already, and writes need the buffers."""
         return 0
 
     def counts(self) -> dict[str, int]:
-        """Return how many things there are, by kind."""
+        """Return the number of objects, by kind."""
         store = self._store
         return {
             "measurements": sum(len(room.measurements) for room in store.rooms.values()),
@@ -461,7 +455,7 @@ class TimeSeries:
         return chunked(dump_parts(self._store))
 
     def load(self, chunks: Iterable[bytes]) -> None:
-        """Take over the content of a section; the namespaces are known already."""
+        """Load a section; the namespaces exist already."""
         load_section(self._store, chunks, self._position.applied_index)
 
     def check(self) -> None:

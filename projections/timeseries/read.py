@@ -1,11 +1,11 @@
-"""Reading columns: blocks and buffer become one sorted run of points.
+"""Reading columns: blocks and buffer are joined to one sorted array of points.
 
-Blocks are decoded once and kept, bounded in bytes, oldest use out first: a block never changes, so
-nothing can become stale. What the blocks of a column make together is kept as well, as long as it
-is made of the same blocks, with room behind it for the points of the buffer: a mean per minute
-over 100 series of 10,000 points takes 17 ms with it and 24 without (medians of one run, busy CPU).
+Decoded blocks are kept in an LRU cache bounded in bytes: a block never changes, so nothing can
+become stale. The joined blocks of a column are cached as well, as long as they are the same blocks,
+with room after them for the points of the buffer: a mean per minute over 100 series of 10,000
+points takes 17 ms with it and 24 without (medians of one run, busy CPU).
 
-Who reads hands in ``read_block``, which returns the plain payload of the entry at an index
+The caller passes ``read_block``, which returns the plain payload of the entry at an index
 (``log.read(index).plain_payload()``): nothing here does I/O by itself.
 
 Points of a column come in the order of arrival: blocks by their index, then the buffer. Where they
@@ -39,11 +39,11 @@ ReadBlock = Callable[[int], bytes]
 Points = tuple[Times, Values]
 _Mark = tuple[bytes, tuple[DeletedRange, ...], Policy]  # indexes of the blocks first
 
-_ENTRY_SIZE = 400  # bytes that a kept block costs besides its points
+_ENTRY_SIZE = 400  # bytes of a cached block besides its points
 
 
 class Joined(NamedTuple):
-    """The first ``points`` elements are those of the blocks; what is behind them is scratch."""
+    """Joined blocks: the first ``points`` elements are theirs, the rest is scratch space."""
 
     mark: _Mark
     times: Times
@@ -113,7 +113,7 @@ class BlockCache:
         count = len(times)
         joined = Joined(mark, _with_room(times), _with_room(values), count)
         size = _size((joined.times, joined.values))
-        if size > self._size_max // 2:  # it would push out everything else, and stay
+        if size > self._size_max // 2:  # it would evict everything else
             return joined
         self._joined[column.key] = joined
         self._size += size
@@ -123,7 +123,7 @@ class BlockCache:
         return joined
 
     def clear(self) -> None:
-        """Forget all blocks."""
+        """Drop all blocks."""
         self._blocks.clear()
         self._joined.clear()
         self._size = 0
@@ -142,7 +142,7 @@ def read_cut(
 ) -> Points:
     """Return the points from ``first_ns`` to ``last_ns`` in the order of time, one per time.
 
-    The arrays are good until the same column is read again.
+    The arrays are valid until the same column is read again.
     """
     joined: Joined | None = None
     if column.block_count:
@@ -172,7 +172,7 @@ def read_cut(
 
 
 def _inside(points: Points, first_ns: int, last_ns: int) -> Points:
-    """Return the points from first to last of sorted ones."""
+    """Return the points from first to last out of sorted ones."""
     times, values = points
     if not len(times) or (times[0] >= first_ns and times[-1] <= last_ns):
         return points
@@ -181,7 +181,7 @@ def _inside(points: Points, first_ns: int, last_ns: int) -> Points:
 
 
 def _with_room(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a copy with room for a buffer behind it."""
+    """Return a copy with room for a buffer after it."""
     roomy = np.empty(len(array) + 2 * BUFFER_POINTS, dtype=array.dtype)
     roomy[: len(array)] = array
     return roomy

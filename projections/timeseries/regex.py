@@ -2,14 +2,14 @@
 
 A pattern decides which series an entry deletes, so it must mean the same on every replica and
 cost the same for every text: a library whose meaning changes between releases, or which takes
-exponential time, will not do. A pattern is compiled to a small program (Thompson, 1968) that is
-run with all its positions at once; steps that were seen before come from a table. Matching n
+exponential time, is not usable. A pattern is compiled to a small program (Thompson, 1968) that is
+run with all its positions at once; known transitions come from a table. Matching n
 characters takes at most n times the size of the program.
 
 A pattern matches the whole text. It knows ``. | * + ? {m} {m,} {m,n} ( ) (?: ) [a-z] [^a-z]``, the
 classes ``\\d \\w \\s \\D \\W \\S`` (ASCII), and ``\\`` before any other character that is no letter
-or digit; ``^`` at the start and ``$`` at the end say what holds anyway. Nothing else: no
-backreferences, no looking around, no flags.
+or digit; ``^`` at the start and ``$`` at the end are allowed and redundant. Nothing else: no
+backreferences, no lookaround, no flags.
 """
 
 from onelog.projections.errors import BadPayload
@@ -39,8 +39,8 @@ class Pattern:
     __slots__ = ("_moves", "_names", "_program", "_start", "_states", "effort")
 
     def __init__(self, text: str) -> None:
-        # Positions that the texts so far went through. Steps that come from the table count like
-        # those that are computed: it decides how far a delete goes, which a table must not change.
+        # Positions visited so far. A step from the table counts like a computed one: the effort
+        # bounds a delete, and all replicas must stop at the same series.
         self.effort = 0
         self._program = _Compiler(text).compile()
         self._moves: dict[tuple[int, str], int] = {}
@@ -49,7 +49,7 @@ class Pattern:
         self._start = self._name(self._closure([0]))
 
     def matches(self, text: str) -> bool:
-        """Tell whether the pattern matches all of ``text``."""
+        """Return whether the pattern matches all of ``text``."""
         moves = self._moves
         states = self._states
         state = self._start
@@ -89,7 +89,7 @@ class Pattern:
         return name
 
     def _closure(self, positions: list[int]) -> tuple[int, ...]:
-        """Return all positions that are reached without reading; the end is the last of them."""
+        """Return all positions reachable without reading a character; the end is the last."""
         seen: set[int] = set()
         waiting = list(positions)
         while waiting:
@@ -181,7 +181,7 @@ class _Compiler:
             least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}[character]
         if self._peek() in ("*", "+", "{"):
             raise self._invalid()
-        if self._peek() == "?":  # as few as possible: the same for a match of the whole text
+        if self._peek() == "?":  # non-greedy: no difference when the whole text must match
             self._at += 1
         size = len(atom)
         optional = size + 2 if most is None else (most - least) * (size + 1)
@@ -283,7 +283,7 @@ class _Compiler:
 
 
 def _moved(program: list[_Step], by: int) -> list[_Step]:
-    """Return the program with its targets moved, for a place further behind."""
+    """Return the program with its jump targets shifted by ``by``."""
     return [
         (kind, target + by, other + by, ranges, negated)
         for kind, target, other, ranges, negated in program

@@ -5,13 +5,13 @@ of the slice and writes their aggregates as batches for the target measurement (
 each within every limit of a batch; a column is never cut. ``apply_rollup`` checks that the rule
 stands where the entry begins, writes the batch like any other, and moves the rule on.
 
-Points that are applied while a slice is open are not in what a leader has read already. Each that
-belongs to the slice is noted (store.py), and the rule goes back to the first of them when
-the slice is written. Without the entry that opens a slice, those on their way through the log
-while a leader reads would be in no window for good.
+The leader may miss points that are applied while a slice is open. Each that belongs to the slice is
+noted (store.py), and the rule returns to the first of them when the slice is written. Without the
+entry that opens a slice, points that are in the log but not applied while a leader reads would
+never be in a window.
 
-If the target does not take a batch (cardinality, a field of another type) the rule moves on all
-the same and counts it: a leader that tried again for ever would help nobody.
+If the target refuses a batch (cardinality, a field of another type) the rule continues all the same
+and counts the refusal: retrying for ever would not help.
 """
 
 from collections.abc import Iterator
@@ -55,8 +55,8 @@ from onelog.projections.timeseries.types import (
     NOT_LATE,
     START,
     Aggregate,
+    ColumnKey,
     FieldType,
-    Place,
     Progress,
     Rule,
     window_start,
@@ -104,7 +104,7 @@ def drop_rule(store: Store, room: Room, command: DropRule, index: int) -> Outcom
 def begin_rollup(
     store: Store, room: Room, command: BeginRollup, index: int, timestamp_ns: int
 ) -> Outcome:
-    """Open a slice of a rule: from now on points that come late for it are seen coming."""
+    """Open a slice of a rule: from now on late points for it are noted."""
     found = _find_rule(room, command)
     if isinstance(found, Refused):
         return found
@@ -178,7 +178,7 @@ def _find_rule(
 
 
 def rollup_due_ns(measurement: Measurement, rule: Rule, progress: Progress) -> int | None:
-    """Return when the next window of a rule is closed; None while no point waits for it."""
+    """Return when the next window of a rule is closed; None if it has no points to read."""
     if progress.slice_index:
         return 0
     if measurement.newest_ns < progress.done_ns or measurement.newest_ns < TIME_NS_MIN:
@@ -191,7 +191,7 @@ def rollup_due_ns(measurement: Measurement, rule: Rule, progress: Progress) -> i
 def make_begin(
     measurement: Measurement, rule: Rule, progress: Progress, now_ns: int
 ) -> BeginRollup:
-    """Open a slice of a rule that is due, of all windows that are closed."""
+    """Make the command that opens a slice with all closed windows of a rule."""
     to_ns = window_start(min(now_ns, TIME_NS_MAX) - rule.delay_ns, rule.window_ns)
     return BeginRollup(
         measurement.name, rule.name, measurement.created_index, progress.index, to_ns
@@ -201,7 +201,7 @@ def make_begin(
 def make_rollup(
     measurement: Measurement, rule: Rule, progress: Progress, cache: BlockCache
 ) -> Rollup:
-    """Compute the next entry of a slice that is open."""
+    """Compute the next entry of an open slice."""
     assert progress.slice_index, progress
     to_ns = progress.slice_to_ns
     from_ns = max(progress.done_ns, first_whole_ns(measurement, rule))
@@ -216,8 +216,8 @@ def make_rollup(
     if begin_ns is not None:
         last = _collect(runs, measurement, rule, progress.cursor, (from_ns, to_ns - 1), cache)
     if last != START and begin_ns is not None and begin_ns > progress.done_ns:
-        # It takes several entries, and points that come meanwhile must not add windows to them:
-        # first the rule goes to where its points start, then as many windows as fit are so few.
+        # The slice takes several entries, and points that come meanwhile must not add windows to
+        # it. So this entry only advances the rule to its first points; the next slice is short.
         runs, to_ns, last = _Runs(), begin_ns, START
     return Rollup(
         measurement=measurement.name,
@@ -246,10 +246,10 @@ class _Runs:
         self._points = 0
 
     def take(self, name: bytes, runs: list[Run]) -> bool:
-        """Take the runs of one column, unless there are others and no room for these.
+        """Add the runs of one column, if they fit or are the first; return whether they were added.
 
-        One column always has room: a run and a field for each aggregate, and as many points as
-        ``_choose_end`` lets it have.
+        One column always fits: a run and a field for each aggregate, and as many points as
+        ``_choose_end`` allows.
         """
         series_count = len(self._series) + (name not in self._series)
         fields = {(run.field, run.field_type) for run in runs} - self._fields
@@ -284,11 +284,11 @@ def _collect(
     runs: _Runs,
     measurement: Measurement,
     rule: Rule,
-    after: Place,
+    after: ColumnKey,
     times: tuple[int, int],
     cache: BlockCache,
-) -> Place:
-    """Read columns until an entry is full; return the last of them, START if none is left."""
+) -> ColumnKey:
+    """Add columns until an entry is full; return the last of them, START if none is left."""
     read = 0
     last = after
     name = b""
@@ -322,8 +322,8 @@ def _first_time(measurement: Measurement, from_ns: int, to_ns: int) -> int | Non
     return first_ns if first_ns < to_ns else None
 
 
-def _columns(measurement: Measurement, after: Place) -> Iterator[tuple[Series, Column]]:
-    """Iterate over the columns behind a place, in their order."""
+def _columns(measurement: Measurement, after: ColumnKey) -> Iterator[tuple[Series, Column]]:
+    """Iterate over the columns after ``after``, in order."""
     for series_id in measurement.index.after(max(0, after[0] - 1)):
         series = measurement.series[series_id]
         for field_id in sorted(series.columns):
@@ -332,7 +332,7 @@ def _columns(measurement: Measurement, after: Place) -> Iterator[tuple[Series, C
 
 
 def _choose_end(measurement: Measurement, rule: Rule, begin_ns: int, closed_ns: int) -> int:
-    """Return where to stop, so that one column of it fits an entry."""
+    """Return the end of a slice such that one column fits an entry."""
     per_window = max(1, len(measurement.fields) * len(rule.aggregates))
     windows = max(1, ROLLUP_POINTS_MAX // per_window)
     windows = min(windows, max(1, (closed_ns - begin_ns) // rule.window_ns))
@@ -359,7 +359,7 @@ def _column_runs(
     between: tuple[int, int],
     cache: BlockCache,
 ) -> Iterator[Run]:
-    """Yield the aggregates of a column, each unless its name would be too long."""
+    """Yield the aggregates of a column, except those whose name would be too long."""
     times, values = read_column(measurement, column, *between, cache)
     if not len(times):
         return

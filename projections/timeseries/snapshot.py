@@ -1,12 +1,12 @@
-"""The time series section of a snapshot: measurements, series, buffers, and where blocks are.
+"""The time series section of a snapshot: measurements, series, buffers, and references to blocks.
 
 docs/timeseries.md has the table. Everything is in one order (namespaces and measurements by name,
 series and columns by id), hence equal states give equal bytes. Hashes, the tag index and counters
-are not in it: loading computes them from what it read.
+are not saved: loading computes them from what it read. A damaged section raises
+``CorruptSection``.
 
-Verify
-------
-Every invariant of the time series state, asserted; slow, for tests and verification.
+``check_store`` asserts every invariant of the time series state; it is slow, for tests and
+verification.
 """
 
 import struct
@@ -94,7 +94,7 @@ def _dump_series(series: Series) -> Iterator[bytes]:
 
 
 def load_section(store: Store, chunks: Iterable[bytes], applied_index: int) -> None:
-    """Fill a fresh store whose rooms are open; raise ``CorruptSection``."""
+    """Load a section into a fresh store whose namespaces are open; raise ``CorruptSection``."""
     reader = SectionReader(OWNER_TIMESERIES, chunks)
     version = reader.number(U8)
     reader.expect(version == SECTION_VERSION, f"section version {version}")
@@ -205,7 +205,7 @@ def _load_column(reader: SectionReader, series: Series, indexes: list[int]) -> C
     return column
 
 
-# Verify
+# Verification
 
 
 def check_store(store: Store) -> None:

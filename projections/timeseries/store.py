@@ -1,45 +1,35 @@
-"""What there is: measurements, their fields and series, and everything that must keep in step.
+"""The time series state: measurements, their fields and series, and everything derived from them.
 
-All changes go through ``Store``: it hashes, counts, publishes metadata as keys, notes how to take
-things back, and knows which columns have a full buffer. The order of a change is decide, then
-write; nothing here refuses.
+All changes go through ``Store``: it hashes, counts, publishes metadata as keys, notes how to undo,
+and knows which columns have a full buffer. The caller decides first and then writes; nothing here
+refuses.
 
 Invariants, all asserted by ``check``:
 
 * ``hash_total`` is the sum of all items modulo 2**64: measurements with settings, fields and
   rules, series, columns, points, blocks, deleted ranges, and ``next_series_id``;
-* series ids rise and are never used again; ``series`` of a room and of its measurements agree;
+* series ids rise and are never reused; ``series`` of a namespace and of its measurements agree;
 * ``full`` holds exactly the columns with BUFFER_POINTS points or more;
 * ``timed`` holds exactly the measurements with a retention or with rules;
 * ``pins`` holds exactly the indexes of all blocks, ``by_id`` exactly the series.
 
-A batch is taken back by undoing changes from the newest to the oldest; counters and the hash are
+A batch is rolled back by undoing changes from the newest to the oldest; counters and the hash are
 noted once, when it begins, and restored last.
 
-Entities
---------
-What the time series state is made of: rooms, measurements, series, fields.
+``Room`` (the time series of one namespace), ``Measurement``, ``Series`` and ``Field`` are plain
+holders with their canonical bytes and hash items; ``Store`` keeps them consistent.
 
-Plain holders: everything that must keep in step with them is the business of ``Store``, through
-which all changes go. Here are their canonical bytes and items of the hash.
+``Pins`` is the set of log entries that hold blocks. Blocks come with rising indexes, so appending
+keeps the list sorted. Removing one marks its place; marked places are compacted when they are more
+than half, outside batches, so that undoing is unmarking. Derived data: the columns name the same
+indexes.
 
-Pins
-----
-Which entries of the log hold blocks that the state refers to.
-
-Blocks come with rising indexes, so the list is ascending by appending. Letting go of one marks its
-place; places are closed up when more than half of them are marked, outside of batches, so that
-taking back is marking again. Derived data: the columns name the same indexes.
-
-Progress
---------
-What the progress of rules means for others: for points that come late, and for retention.
-
-A trim leaves what a rule has still to read. Two bounds keep that from being for ever. A rule that
-has every point behind it holds nothing back. And one that should go on and does not (a block that
-nobody can read) is waited for until a point was due for TRIM_GRACE_NS and the rule stood still for
-as long. All of it is computed from the state and a timestamp: a leader asks when it makes a
-``ts_trim``, replicas ask when they apply it.
+The functions at the end say what the progress of downsampling rules means for late points and for
+retention. A trim keeps what a rule has still to read, with two exceptions. A rule that has read
+every point holds nothing back. And a rule that is stuck (on a block that cannot be read) is waited
+for until a point was due for TRIM_GRACE_NS and the rule made no progress for as long. All of it is
+computed from the state and a timestamp: by the leader when it makes a ``ts_trim``, by replicas when
+they apply it.
 """
 
 import json
@@ -88,7 +78,7 @@ _ITEM_SERIES = 0x13
 
 
 class Field(NamedTuple):
-    """A field of a measurement; its id is its place there."""
+    """A field of a measurement; its id is its position there."""
 
     name: str
     field_type: FieldType
@@ -129,11 +119,11 @@ class Measurement:
         self.created_index = created_index
         self.config = Config()
         self.config_index = created_index
-        self.trimmed_ns = TIME_NS_MIN  # points before it do not exist any more
-        # Bounds of what there is: they tell a leader when there is something to do.
+        self.trimmed_ns = TIME_NS_MIN  # points before it are deleted
+        # Bounds of the points: from them a leader computes when there is something to do.
         self.oldest_ns = TIME_NS_MAX + 1
         self.newest_ns = TIME_NS_MIN - 1
-        self.sweep_after = 0  # a trim has looked at series up to this id and goes on behind it
+        self.sweep_after = 0  # a trim has visited series up to this id and continues after it
         self.sweep_oldest_ns = TIME_NS_MAX + 1
         self.fields: tuple[Field, ...] = ()
         self.field_ids: dict[str, int] = {}
@@ -174,7 +164,7 @@ class Measurement:
         return b"".join(parts)
 
     def bounds(self) -> bytes:
-        """Return what changes with every new point: apart, because that must be cheap."""
+        """Return what changes with every new point; separate, because that must be cheap."""
         return BOUNDS.pack(self.oldest_ns, self.newest_ns, self.sweep_after, self.sweep_oldest_ns)
 
 
@@ -196,7 +186,7 @@ class Room:
 
 
 def measurement_item(measurement: Measurement) -> int:
-    """Return the hash of a measurement, its series apart."""
+    """Return the hash of a measurement without its series."""
     head = U8.pack(_ITEM_MEASUREMENT) + measurement.room.raw_namespace
     return item_hash(head + measurement.head(), 0)
 
@@ -207,7 +197,7 @@ def bounds_item(measurement: Measurement) -> int:
 
 
 def series_item(series: Series) -> int:
-    """Return the hash of a series, its columns apart."""
+    """Return the hash of a series without its columns."""
     head = U8.pack(_ITEM_SERIES) + series.measurement.room.raw_namespace
     numbers = U64.pack(series.series_id) + U64.pack(series.created_index)
     return item_hash(head + numbers + series.name, 0)
@@ -234,14 +224,14 @@ class Pins:
         return len(self._indexes) - self._gone
 
     def add(self, index: int) -> None:
-        """Keep an index that is above all others."""
+        """Add an index that is above all others."""
         assert not self._indexes or index > self._indexes[-1], f"{index} is not the newest"
         self._indexes.append(index)
         self._kept.append(1)
         self._undo.note(self._take_last)
 
     def remove(self, indexes: Iterable[int]) -> None:
-        """Let go of indexes that are kept."""
+        """Remove indexes that are in the set."""
         for index in indexes:
             place = bisect_left(self._indexes, index)
             assert self._kept[place], f"{index} is not kept"
@@ -266,7 +256,7 @@ class Pins:
         return [indexes[place] for place in places if kept[place]]
 
     def load(self, indexes: list[int]) -> None:
-        """Take over indexes in any order into an empty set."""
+        """Load indexes in any order into an empty set."""
         assert not self._indexes, "only an empty set can be loaded"
         self._indexes = array("Q", sorted(indexes))
         self._kept = bytearray(b"\x01" * len(indexes))
@@ -311,7 +301,7 @@ _ITEM_NEXT_ID = 0x11
 
 
 class Store:
-    """All rooms, and what follows from them."""
+    """The time series of all namespaces, and what is derived from them."""
 
     __slots__ = (
         "block_count", "buffer_size", "by_id", "column_count", "full", "hash_total", "keys",
@@ -349,7 +339,7 @@ class Store:
         ) = scalars  # fmt: skip
 
     def begin(self) -> None:
-        """Begin a batch: from now on everything can be taken back."""
+        """Begin a batch: from now on everything can be rolled back."""
         self.undo.begin()
         self.undo.note(partial(self.restore, self.scalars()))
 
@@ -358,14 +348,14 @@ class Store:
         self.hash_total = (self.hash_total + change) % HASH_MODULUS
 
     def set_next_series_id(self, series_id: int) -> None:
-        """Say which id the next series gets."""
+        """Set the id of the next series."""
         self.add_hash(next_id_item(series_id) - next_id_item(self.next_series_id))
         self.next_series_id = series_id
 
     # Rooms ---------------------------------------------------------------------------------------
 
     def close_room(self, namespace: str) -> None:
-        """Let go of everything in a namespace; its keys go with it."""
+        """Drop everything in a namespace; KV drops its keys."""
         room = self.rooms.pop(namespace)
         for measurement in list(room.measurements.values()):
             gone = list(measurement.series.values())
@@ -386,7 +376,7 @@ class Store:
         return measurement
 
     def insert_measurement(self, measurement: Measurement) -> None:
-        """Put a measurement into all tables; also for loading."""
+        """Add a measurement to all tables; also for loading."""
         measurement.room.measurements[measurement.name] = measurement
         measurement.digest = measurement_item(measurement)
         measurement.bounds_digest = bounds_item(measurement)
@@ -394,7 +384,7 @@ class Store:
         self.refresh_timed(measurement)
 
     def refresh_timed(self, measurement: Measurement) -> None:
-        """Note whether time makes work for a measurement."""
+        """Note whether a measurement has deadlines."""
         key = measurement.room.namespace, measurement.name
         if measurement.config.retention_ns or measurement.rules:
             self.timed[key] = measurement
@@ -437,7 +427,7 @@ class Store:
         self.refresh_timed(measurement)
 
     def add_fields(self, measurement: Measurement, new: Iterable[Field]) -> None:
-        """Add fields; their ids are their places."""
+        """Add fields; their ids are their positions."""
         self.update(measurement, fields=(*measurement.fields, *new))
         measurement.field_ids = {
             field.name: number for number, field in enumerate(measurement.fields)
@@ -455,7 +445,7 @@ class Store:
     # Series and columns --------------------------------------------------------------------------
 
     def add_series(self, measurement: Measurement, name: bytes, tags: Tags, index: int) -> Series:
-        """Add a series; its fields are published by ``publish_series`` when they are there."""
+        """Add a series; ``publish_series`` publishes it once its fields exist."""
         series_id = self.next_series_id
         self.set_next_series_id(series_id + 1)
         series = Series(measurement, name, series_id, index)
@@ -464,7 +454,7 @@ class Store:
         return series
 
     def insert_series(self, series: Series, tags: Tags) -> None:
-        """Put a series into all tables; also for loading."""
+        """Add a series to all tables; also for loading."""
         measurement = series.measurement
         measurement.room.series[series.name] = series
         measurement.series[series.series_id] = series
@@ -483,7 +473,7 @@ class Store:
         return column
 
     def insert_column(self, series: Series, column: Column) -> None:
-        """Put a column into its series and count it; also for loading."""
+        """Add a column to its series and count it; also for loading."""
         series.columns[column.field_id] = column
         self.column_count += 1
         self.point_count += len(column)
@@ -493,7 +483,7 @@ class Store:
     def remove_series(
         self, measurement: Measurement, gone: Sequence[Series], index: int | None
     ) -> None:
-        """Remove series with all that they hold; without an index their keys stay."""
+        """Remove series with everything in them; without an index their keys stay."""
         measurement.index.remove([(series.series_id, series.tags) for series in gone])
         for series in gone:
             for column in series.columns.values():
@@ -527,7 +517,7 @@ class Store:
     def _remember_series(self, series: Series) -> None:
         measurement = series.measurement
         measurement.room.series[series.name] = series
-        # Ids stay in order: it is that of the index, to which others were put back as well.
+        # Ids stay in order: the order is that of the tag index, which is restored as well.
         measurement.series[series.series_id] = series
         self.by_id[series.series_id] = series
         for column in series.columns.values():
@@ -555,7 +545,7 @@ class Store:
         rows: Rows | None = None,
         deleted: tuple[DeletedRange, ...] | None = None,
     ) -> None:
-        """Replace parts of a column by others; the old ones are left as they are."""
+        """Replace parts of a column; the old parts are not modified, as readers may hold them."""
         before = (column.times, column.values, column.base, column.blocks, column.deleted)
         if self.undo.active:
             self.undo.note(partial(self._restore_column, column, before))
@@ -580,7 +570,7 @@ class Store:
         self.refresh_full(column)
 
     def add_block(self, column: Column, taken: int, row: tuple[int, int, int, int]) -> None:
-        """Swap the first ``taken`` points of a buffer for a block."""
+        """Replace the first ``taken`` points of a buffer by a block."""
         blocks = array("q") if column.blocks is None else column.blocks
         if self.undo.active:
             before = (column.times, column.values, column.base, column.blocks, column.deleted)
@@ -607,7 +597,7 @@ class Store:
         self.refresh_full(column)
 
     def truncate(self, column: Column, times_size: int, values_size: int) -> None:
-        """Take back points that were appended to a buffer."""
+        """Undo an append of points to a buffer."""
         del column.times[times_size:]
         del column.values[values_size:]
         self.refresh_full(column)
@@ -678,23 +668,23 @@ def next_id_item(next_series_id: int) -> int:
 
 
 def first_whole_ns(measurement: Measurement, rule: Rule) -> int:
-    """Return where the first window starts of which retention has cut nothing."""
+    """Return the start of the first window that retention has not affected."""
     if measurement.trimmed_ns == TIME_NS_MIN:
         return TIME_NS_MIN
     return window_after(measurement.trimmed_ns, rule.window_ns)
 
 
 def back_to(measurement: Measurement, rule: Rule, time_ns: int) -> int:
-    """Return where to go on so that the window of ``time_ns`` is written again.
+    """Return where a rule must continue so that the window of ``time_ns`` is written again.
 
-    Never before what retention has trimmed: a window that lost points would be written wrong.
+    Never before what retention has trimmed: a window without all its points would be wrong.
     """
     start_ns = window_start(time_ns, rule.window_ns)
     return max(start_ns, first_whole_ns(measurement, rule))
 
 
 def rules_after(measurement: Measurement, time_ns: int) -> dict[str, tuple[Rule, Progress]] | None:
-    """Return the rules after a point of ``time_ns`` came; None if it is late for none."""
+    """Return the rules updated for a new point at ``time_ns``; None if it is late for none."""
     changed: dict[str, tuple[Rule, Progress]] = {}
     for name, (rule, progress) in measurement.rules.items():
         if progress.slice_index:
@@ -708,19 +698,19 @@ def rules_after(measurement: Measurement, time_ns: int) -> dict[str, tuple[Rule,
 
 
 def trim_allowed_ns(measurement: Measurement, now_ns: int) -> int:
-    """Return up to where a trim may go at this time: rules have read what is before."""
+    """Return the time up to which a trim is allowed now: rules have read everything before it."""
     allowed_ns = now_ns - measurement.config.retention_ns
     for rule, progress in measurement.rules.values():
         waiting_ns = _waiting_ns(measurement, rule, progress)
         if now_ns >= progress.moved_ns + TRIM_GRACE_NS:
             waiting_ns = max(waiting_ns, now_ns - _patience_ns(rule))
         allowed_ns = min(allowed_ns, waiting_ns)
-    # What was trimmed already is gone for readers: a sweep under way goes on.
+    # What was trimmed is already hidden from reads: a sweep under way continues.
     return min(max(allowed_ns, measurement.trimmed_ns), TIME_NS_MAX)
 
 
 def trim_due_ns(measurement: Measurement) -> int | None:
-    """Return when retention has something to drop; None while there is no such thing."""
+    """Return when retention has something to drop; None if there is nothing to drop."""
     retention_ns = measurement.config.retention_ns
     if not retention_ns:
         return None
@@ -738,11 +728,11 @@ def trim_due_ns(measurement: Measurement) -> int | None:
 
 
 def _waiting_ns(measurement: Measurement, rule: Rule, progress: Progress) -> int:
-    """Return where the first points are that a rule has still to read, if there are any."""
+    """Return the time from which on a rule has still to read points, if there are any."""
     waiting_ns = min(progress.done_ns, window_start(progress.late_ns, rule.window_ns))
     return waiting_ns if measurement.newest_ns >= waiting_ns else TIME_NS_MAX
 
 
 def _patience_ns(rule: Rule) -> int:
-    """Return how old a point is that the rule should have read long ago."""
+    """Return the age at which the rule should have read a point long ago."""
     return rule.window_ns + rule.delay_ns + TRIM_GRACE_NS

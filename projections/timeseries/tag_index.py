@@ -1,9 +1,9 @@
 """The tag index of one measurement: which series have which value of which tag.
 
 Ids of series rise with their creation, so every list here is ascending by appending. Removing
-goes through whole lists once per call, not once per series: an entry that deletes a thousand
-series of a million costs milliseconds. Lists are replaced, never shortened in place, which makes
-taking back a removal a matter of putting the old ones back.
+walks whole lists once per call, not once per series: an entry that deletes a thousand
+series of a million costs milliseconds. Lists are replaced, never shortened in place, so
+undoing a removal puts the old lists back.
 
 A selection may be made by another thread than the one that changes the state (``cut``): what a
 cut holds is only ever appended to, by ids above those of the cut, or replaced by other lists. It is
@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from onelog.projections.timeseries.names import Tags, Test
+from onelog.projections.timeseries.names import CompiledMatcher, Tags
 from onelog.projections.undo import UndoLog
 
 Ids = NDArray[np.uint64]
@@ -74,19 +74,19 @@ class TagIndex:
         self._undo.note(partial(self._put_back, self.ids, before))
         self.ids = _without(self.ids, gone)
 
-    def cut(self, tests: Sequence[Test]) -> "IndexCut":
-        """Return what the tests have to look at, for a selection by any thread."""
+    def cut(self, tests: Sequence[CompiledMatcher]) -> "IndexCut":
+        """Return the postings that the tests need, for a selection on any thread."""
         values = []
         for test in tests:
             postings = self._tags.get(test.tag, {})
             if test.only_value is None:
                 values.append((list(postings), list(postings.values())))
-            else:  # all others are alike
+            else:  # all other values pass or fail alike
                 one = postings.get(test.only_value)
                 values.append(([], []) if one is None else ([test.only_value], [one]))
         return IndexCut(tests, self.ids, values)
 
-    def select(self, tests: Sequence[Test]) -> Ids:
+    def select(self, tests: Sequence[CompiledMatcher]) -> Ids:
         """Return the ids of the series that pass all tests, ascending."""
         return self.cut(tests).select()
 
@@ -139,13 +139,13 @@ class TagIndex:
 
 
 class IndexCut:
-    """The series that there were at one moment, to be selected from by any thread."""
+    """The series at one moment, for a selection on any thread."""
 
     __slots__ = ("_count", "_ids", "_tests", "_values", "last_id")
 
     def __init__(
         self,
-        tests: Sequence[Test],
+        tests: Sequence[CompiledMatcher],
         ids: "array[int]",
         values: list[tuple[list[str], list["array[int]"]]],
     ) -> None:
@@ -157,7 +157,7 @@ class IndexCut:
 
     @property
     def effort(self) -> int:
-        """How many values of tags are looked at, one by one."""
+        """The number of tag values that are tested one by one."""
         return sum(len(values) for values, _ in self._values)
 
     def select(self, pause: Callable[[], None] = lambda: None) -> Ids:
@@ -171,14 +171,14 @@ class IndexCut:
                     pause()
                 if test.passes(value) is not keeps_others:
                     chosen.extend(ids)
-            # Ids behind the cut may have come since; they are not among the found ones.
+            # Ids above the cut may have been added since; they are not in the result.
             others = as_ids(chosen)
             found = found[np.isin(found, others, assume_unique=True, invert=keeps_others)]
         return found
 
 
 def as_ids(ids: "array[int]") -> Ids:
-    """Return a copy of ``ids`` for numpy; a view would forbid to append while it lives."""
+    """Return a copy of ``ids`` for numpy; the list cannot grow while a view of it exists."""
     return np.frombuffer(ids.tobytes(), dtype=np.uint64) if ids else _NONE
 
 

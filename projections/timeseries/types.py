@@ -1,15 +1,12 @@
-"""Types of fields, policies, settings: the small values that all time series files share.
+"""Types of fields, policies, settings and downsampling rules, shared by all time series modules.
 
-Rules
------
-Downsampling rules: what to make of the points of a measurement, and how far that has come.
-
-A rule's progress says that every window before ``done_ns`` is written. It goes on by slices: an
-entry opens one (``slice_index``) up to ``slice_to_ns``, and only then its points are read. So what
-a leader reads has every point of the entries before, and each point that comes later for a time
-before ``slice_to_ns`` is seen coming: the earliest of them is ``late_ns``, and the rule goes back
-there when the slice is written. A slice over many columns is cut into entries; ``cursor`` is the
-last column that was covered. Without an open slice a late point takes the rule back at once.
+``Rule`` says which aggregates of a measurement's points to write, ``Progress`` how far that has
+come: every window before ``done_ns`` is written. A rule progresses by slices: an entry opens one
+(``slice_index``) up to ``slice_to_ns``, and only then its points are read. So a leader reads every
+point of the entries before it, and every later point before ``slice_to_ns`` is noticed: the
+earliest of them is ``late_ns``, and the rule returns there when the slice is written. A slice over
+many columns takes several entries; ``cursor`` is the last column that was covered. Without an open
+slice a late point resets the rule at once.
 """
 
 import struct
@@ -25,7 +22,7 @@ from onelog.projections.timeseries.limits import (
 )
 
 Value = float | int | bool
-"""What a point holds. ``bool`` before ``int`` before ``float`` when telling them apart."""
+"""The value of a point. Test for ``bool`` before ``int``, of which it is a subclass."""
 
 _F64 = struct.Struct("<d")
 _I64 = struct.Struct("<q")
@@ -34,7 +31,7 @@ CONFIG = struct.Struct("<BQI")  # policy, retention_ns, series_max
 
 
 class FieldType(IntEnum):
-    """What the values of a field are; fixed by its first write."""
+    """The type of a field's values; fixed by its first write."""
 
     F64 = 1
     I64 = 2
@@ -51,12 +48,12 @@ class Policy(IntEnum):
 
     LAST = 1  # the one that was written last
     FIRST = 2  # the one that was written first
-    REJECT = 3  # neither can be: a column takes only times above all that it has
+    REJECT = 3  # no such points: a column accepts only times above all that it has
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a measurement was told."""
+    """The settings of a measurement."""
 
     policy: Policy = Policy.LAST
     retention_ns: int = 0  # points older than this may be dropped; 0: kept
@@ -75,7 +72,7 @@ class Config:
         return CONFIG.pack(self.policy, self.retention_ns, self.series_max)
 
 
-def type_of(value: Value) -> FieldType:
+def to_field_type(value: Value) -> FieldType:
     """Return the type of field that takes ``value``."""
     if isinstance(value, bool):
         return FieldType.BOOL
@@ -91,7 +88,7 @@ def value_bits(value: Value) -> int:
     return bits
 
 
-def value_of(field_type: FieldType, bits: int) -> Value:
+def bits_to_value(field_type: FieldType, bits: int) -> Value:
     """Return the value that a 64-bit pattern stands for."""
     if field_type is FieldType.BOOL:
         return bool(bits)
@@ -104,15 +101,15 @@ def value_of(field_type: FieldType, bits: int) -> Value:
 
 _PROGRESS = struct.Struct("<QQqQqQHqQB")
 
-Place = tuple[int, int]
-"""A column by the ids of its series and its field: columns have an order, that of these."""
+ColumnKey = tuple[int, int]
+"""A column, by the ids of its series and its field; columns are ordered by this pair."""
 
-START: Place = (0, 0)  # before all columns: no series has the id 0
+START: ColumnKey = (0, 0)  # before all columns: no series has the id 0
 NOT_LATE = TIME_NS_MAX + 1
 
 
 class Aggregate(IntEnum):
-    """What a rule can make of a window. The numbers are in logs."""
+    """The aggregates of a rule. The numbers are in logs."""
 
     MEAN = 1
     SUM = 2
@@ -140,13 +137,13 @@ class Progress:
     """How far a rule has come."""
 
     index: int  # of the entry that set the rule
-    moved_ns: int  # timestamp of the last entry that set it or brought it on
+    moved_ns: int  # timestamp of the last entry that set the rule or advanced it
     done_ns: int = TIME_NS_MIN
     slice_index: int = 0  # of the entry that opened the slice under way; 0: there is none
     slice_to_ns: int = TIME_NS_MIN
-    cursor: Place = START
+    cursor: ColumnKey = START
     late_ns: int = NOT_LATE  # the earliest point that came for the slice since it was opened
-    refused_count: int = 0  # rollups that the target did not take
+    refused_count: int = 0  # rollups that the target refused
     refused_reason: int = 0  # of the last of them
 
     def encode(self) -> bytes:
@@ -186,10 +183,10 @@ def decode_progress(raw: bytes) -> Progress:
 
 
 def window_start(time_ns: int, window_ns: int) -> int:
-    """Return where the window of a time starts, inside of the time that there is."""
+    """Return the start of the window of a time, not before TIME_NS_MIN."""
     return max(TIME_NS_MIN, time_ns // window_ns * window_ns)
 
 
 def window_after(time_ns: int, window_ns: int) -> int:
-    """Return where the first window starts that has no point before ``time_ns``."""
+    """Return the start of the first window that begins at or after ``time_ns``."""
     return min(TIME_NS_MAX, -(-time_ns // window_ns) * window_ns)

@@ -1,9 +1,8 @@
 """Writing points: one row, or a columnar batch.
 
-Both ways decide first and write last. A write is taken whole or not at all: one point that cannot
-be (wrong type, too old, a series above the cardinality limit) refuses the entry. What is missing is
-made on the way: measurements with default settings, fields with the type of their first value,
-series, columns.
+Both decide first and write last. A write is all or nothing: one invalid point (wrong type, too old,
+a series above the cardinality limit) refuses the entry. Missing objects are created: measurements
+with default settings, fields with the type of their first value, series, columns.
 
 The batch is the path that must be fast: known series are found by the bytes of their names, a run
 of points is appended by two copies of bytes, and all points of the entry are hashed at once.
@@ -36,7 +35,7 @@ from onelog.projections.timeseries.limits import (
 from onelog.projections.timeseries.names import SeriesName, parse_series
 from onelog.projections.timeseries.point_batch import WriteBatch
 from onelog.projections.timeseries.store import Field, Measurement, Room, Series, Store, rules_after
-from onelog.projections.timeseries.types import Config, FieldType, Policy, type_of, value_bits
+from onelog.projections.timeseries.types import Config, FieldType, Policy, to_field_type, value_bits
 
 _HASH_MASK = 2**64 - 1
 _FULL_SIZE = 8 * BUFFER_POINTS
@@ -50,7 +49,7 @@ Known = Series | SeriesName
 
 @dataclass(slots=True)
 class Plan:
-    """What a write will create, counted against the limits before anything is created."""
+    """What a write will create, checked against the limits before anything is created."""
 
     room: Room
     measurements: dict[str, None] = field(default_factory=dict)
@@ -79,7 +78,7 @@ class Plan:
         return parsed
 
     def refuse_field(self, known: Known, name: str, field_type: FieldType) -> Refused | None:
-        """Plan a field for a series, unless it cannot be."""
+        """Plan a field for a series, or return why it is refused."""
         measurement: Measurement | None
         if isinstance(known, Series):
             measurement = known.measurement
@@ -110,7 +109,7 @@ def write_row(store: Store, room: Room, command: Write, index: int) -> Outcome:
         return known
     time_ns = command.time_ns
     for name, value in command.fields:
-        refused = plan.refuse_field(known, name, type_of(value))
+        refused = plan.refuse_field(known, name, to_field_type(value))
         if refused is None and isinstance(known, Series):
             refused = _refuse_point(known, name, time_ns)
         if refused is not None:
@@ -124,7 +123,7 @@ def write_row(store: Store, room: Room, command: Write, index: int) -> Outcome:
     fresh = False
     raw_time = time_ns.to_bytes(8, "little", signed=True)
     for name, value in command.fields:
-        field_type = type_of(value)
+        field_type = to_field_type(value)
         field_id = series.measurement.field_ids[name]
         column = series.columns.get(field_id)
         if column is None:
@@ -167,9 +166,9 @@ def write_batch(store: Store, room: Room, batch: WriteBatch, index: int) -> Outc
 
 
 def note_times(store: Store, measurement: Measurement, first_ns: int, last_ns: int) -> None:
-    """Widen the bounds of a measurement, and take rules back to where points came late."""
+    """Widen the bounds of a measurement, and reset rules to the first late point."""
     rules = rules_after(measurement, first_ns) if measurement.rules else None
-    # A sweep has looked at some series already: what they get now is for its next round.
+    # A sweep has visited some series already: their new points belong to its next round.
     oldest_ns = measurement.oldest_ns
     if measurement.sweep_after:
         oldest_ns = max(oldest_ns, measurement.sweep_oldest_ns)
@@ -181,7 +180,7 @@ def note_times(store: Store, measurement: Measurement, first_ns: int, last_ns: i
 
 
 def _refuse_point(series: Series, field_name: str, time_ns: int) -> Refused | None:
-    """Say why a column of a known series does not take a point now."""
+    """Return why a column of a known series refuses a point, if it does."""
     measurement = series.measurement
     if time_ns < measurement.trimmed_ns:
         return Refused(Reason.POINT_TOO_OLD, measurement.trimmed_ns)
@@ -324,7 +323,7 @@ def _make_series(store: Store, room: Room, known: Known, name: bytes, index: int
 def _make_fields(store: Store, plan: Plan, index: int) -> None:
     """Create the fields that are planned, and measurements for them.
 
-    All of a measurement at once: it is hashed once, not once for each of a thousand fields.
+    All fields of a measurement together: it is hashed once, not once per field.
     """
     fields: dict[str, list[Field]] = {}
     for (key, name), field_type in plan.fields.items():

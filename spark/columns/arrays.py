@@ -1,9 +1,9 @@
 """Numpy arrays and spans of bytes as Arrow arrays, without a loop over rows.
 
-A column of bytes is one ``take``: the buffer that holds all payloads is seen as a binary array
-whose elements are, in turn, a wanted span and the gap behind it; the wanted ones are taken, which
-copies each once. Spans ascend, as they do in the order of the log; rows that share a span, or come
-in another order, name it by its number.
+A column of bytes is made by one ``take``. The buffer that holds all payloads is treated as a binary
+array whose elements are, in turn, a wanted span and the gap behind it; taking the wanted ones
+copies each once. Spans must ascend, as they do in the order of the log. Rows that share a span, or
+are in another order, refer to a span by its number.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from onelog.spark.columns.fields import Spans
 
 Mask = NDArray[np.bool_]
 
-# Spark has no unsigned numbers, and microseconds in UTC for a moment.
+# Spark has no unsigned integers, and its timestamps are microseconds in UTC.
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 INDEX = pa.int64()
 
-# Well-formed UTF-8 as bytes (RFC 3629): Arrow matches a column of bytes as Latin-1.
+# Well-formed UTF-8 (RFC 3629) as a pattern of bytes: Arrow matches binary columns as Latin-1.
 _UTF8 = (
     r"\A(?:[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]"
     r"|[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]"
@@ -40,8 +40,8 @@ def binary(
 ) -> pa.Array:
     """Return spans as a column of bytes.
 
-    ``valid``: spans that are there, the others are null. ``rows``: the number of the span of each
-    row, for rows that share spans.
+    ``valid``: which spans exist; the others are null. ``rows``: the number of the span of each row,
+    if rows share spans.
     """
     count = len(spans.start)
     chosen = np.arange(count, dtype=np.int64) if rows is None else rows.astype(np.int64)
@@ -50,7 +50,7 @@ def binary(
     starts, ends = spans
     absent = None
     if valid is not None and not valid.all():
-        # A span that is not there must not break the order of the offsets.
+        # A null span must not break the order of the offsets.
         starts, ends = starts.copy(), ends.copy()
         starts[~valid] = ends[~valid] = 0
         floor = np.maximum.accumulate(ends)
@@ -74,7 +74,7 @@ def to_readable(values: pa.Array) -> pa.Array:
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
-        # Rare, and only then one by one, each distinct value once.
+        # Rare: only then value by value, each distinct one once.
         coded = values.dictionary_encode()
         readable = [value.decode(errors="replace") for value in coded.dictionary.to_pylist()]
         return pa.array(readable, pa.string()).take(coded.indices)
@@ -101,7 +101,7 @@ def to_text(values: pa.Array) -> pa.Array:
 
 
 def numbers(values: NDArray[Any], kind: pa.DataType = INDEX, valid: Mask | None = None) -> pa.Array:
-    """Return numbers as a column; unsigned ones of 64 bits are seen as signed."""
+    """Return numbers as a column; unsigned 64-bit ones are reinterpreted as signed."""
     if values.dtype.byteorder == ">":
         values = values.astype(values.dtype.newbyteorder("<"))
     if values.dtype == np.uint64:
@@ -112,7 +112,7 @@ def numbers(values: NDArray[Any], kind: pa.DataType = INDEX, valid: Mask | None 
 
 
 def timestamps(values_ns: NDArray[Any], valid: Mask | None = None) -> pa.Array:
-    """Return nanoseconds since 1970 as moments of microseconds."""
+    """Return nanoseconds since 1970 as timestamps of microseconds."""
     micros = values_ns.astype(np.int64) // 1_000
     return numbers(micros, TIMESTAMP, valid)
 
@@ -123,7 +123,7 @@ def constant(value: Any, count: int, kind: pa.DataType) -> pa.Array:
 
 
 def named(codes: NDArray[Any], names: Sequence[str | None]) -> pa.Array:
-    """Return a column of names, by their numbers in a list."""
+    """Return a column of names; ``codes`` are positions in ``names``."""
     return pa.array(names, pa.string()).take(pa.array(codes.astype(np.int64)))
 
 
@@ -136,8 +136,8 @@ def lists(counts: NDArray[Any], items: pa.Array, valid: Mask | None = None) -> p
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch with just the columns of a schema, in its order; one it lacks is null."""
-    if not schema.names:  # a count
+    """Return a batch with exactly the columns of a schema, in its order; missing ones are null."""
+    if not schema.names:  # only the number of rows is wanted
         return batch
     columns = []
     for field in schema:

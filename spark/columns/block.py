@@ -3,14 +3,14 @@
 A ``Block`` is what every view decodes: the headers of some entries, in the order of the log, and
 the bounds of their plain payloads in one buffer. Invariants:
 
-* The bytes were verified before: by the checksum of their file, or each by its own.
+* The bytes were verified before, by the checksum of their file or of each entry.
 * No entry is refused (void), uncommitted or unwanted by type, owner or time.
 * ``start[i] <= end[i] <= start[i + 1]``: payloads stand in the buffer in the order of the log.
 * A block has at most ``BLOCK_BYTES_MAX`` bytes of plain payload, or one larger entry, and at most
   ``BLOCK_ENTRIES_MAX`` entries.
 
-A payload that is stored compressed is expanded into the buffer, in its place, when a payload of the
-block is first asked for. A block without one is a view of the stored bytes, and copies nothing.
+Compressed payloads are expanded when a payload of the block is first asked for. A block without
+compressed payloads is a view of the stored bytes and copies nothing.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from onelog.ual.segments.tables import Bytes, Indexes, gather_headers
 
 BLOCK_BYTES_MAX = 8 << 20
 BLOCK_ENTRIES_MAX = 65_536
-# How far apart the first and the last entry of a block may be stored: Arrow's offsets have 32 bits.
+# The largest distance between the first and last entry of a block: Arrow's offsets have 32 bits.
 BLOCK_SPREAD_MAX = 1 << 30
 FRAME_MAGIC = 0xFD2FB528  # opens a zstd frame
 
@@ -39,7 +39,7 @@ _Plain = tuple[NDArray[np.uint8], Numbers, Numbers]
 
 
 class Block:
-    """Some entries of one shard; see the module's docstring for what holds."""
+    """Some entries of one shard; the module's docstring has the invariants."""
 
     __slots__ = ("_payloads", "headers", "shard", "transaction")
 
@@ -54,7 +54,7 @@ class Block:
     ) -> None:
         self.shard = shard
         self.headers = headers  # of onelog.ual.segments.tables.ENTRY_DTYPE
-        self.transaction = transaction  # index of the entry that opens its batch; 0: none
+        self.transaction = transaction  # index of the batch entry that opens it; 0: none
         self._payloads: _Plain | _Stored = (data, start, end)
 
     @classmethod
@@ -68,7 +68,7 @@ class Block:
     ) -> "Block":
         """Return entries as they are stored, at ``offsets`` in ``data``.
 
-        Payloads are expanded when one is first asked for: headers alone need none.
+        Payloads are expanded when one is first asked for: a reader of headers needs none.
         """
         block = cls.__new__(cls)
         block.shard = shard
@@ -111,7 +111,7 @@ class Block:
 
 
 class Transactions:
-    """Finds the batch that each entry of consecutive pieces of a log belongs to."""
+    """Finds the batch that each entry belongs to, over consecutive pieces of a log."""
 
     __slots__ = ("_head", "_last")
 
@@ -126,12 +126,12 @@ class Transactions:
         headers: NDArray[np.void],
         visible: Mask | None = None,
     ) -> Indexes:
-        """Return for each entry the index of its batch entry, 0 for an entry of none.
+        """Return the index of each entry's batch entry; 0: it belongs to no batch.
 
-        ``offsets`` are where the entries start in ``data``. ``visible`` are those that are not
-        void (None: all are): a refused batch entry may hold anything, and its payload is not read;
-        the entries of its batch are void as well. An entry whose batch entry compaction has dropped
-        belongs to none.
+        ``offsets`` are where the entries start in ``data``. ``visible`` tells which are not void
+        (None: all). The payload of a refused batch entry may hold anything and is not read; the
+        entries of its batch are void as well. If compaction has dropped a batch entry, the entries
+        behind it belong to none.
         """
         found = np.zeros(len(headers), np.uint64)
         conditional = (headers["flags"] & np.uint16(FLAG_CONDITIONAL)) != 0
@@ -142,7 +142,7 @@ class Transactions:
         heads = np.flatnonzero(conditional & (headers["entry_type"] == TYPE_BATCH))
         head_index = np.append(self._head, headers["index"][heads])
         head_last = np.append(self._last, _batch_ends(data, offsets[heads], headers[heads]))
-        # The number of batch entries up to an entry says which one it follows.
+        # The number of batch entries up to an entry tells which one it follows.
         follows = np.zeros(len(headers), np.intp)
         follows[heads] = 1
         follows = np.cumsum(follows)
@@ -153,7 +153,7 @@ class Transactions:
 
 
 def _batch_ends(data: Bytes, offsets: NDArray[np.int64], headers: NDArray[np.void]) -> Indexes:
-    """Return the last index of each batch, by the count that its entry says."""
+    """Return the last index of each batch, by the count in its batch entry."""
     ends: Indexes = headers["index"].copy()
     for part in _cut(data, offsets, headers):
         fields = Fields(*plain_payloads(data, offsets[part], headers[part]))
@@ -174,8 +174,8 @@ def cut_blocks(
 ) -> Iterator[Block]:
     """Yield blocks of the wanted entries that start at ``offsets`` in verified bytes.
 
-    ``voids`` are rows of first and last index that were refused. Pieces of one split are handed in
-    in order, with the same ``transactions``.
+    ``voids`` has the first and last index of each range that was refused. The pieces of one split
+    are passed in order, with the same ``transactions``.
     """
     if headers is None:
         headers = gather_headers(data, offsets)
@@ -185,7 +185,7 @@ def cut_blocks(
     if not wanted.all():
         rows = np.flatnonzero(wanted)
         offsets, headers, batches = offsets[rows], headers[rows], batches[rows]
-    # Blocks are slices: to gather headers once more costs as much as all the rest of this.
+    # Blocks are slices: gathering the headers again would double the cost of this function.
     for part in _cut(data, offsets, headers):
         yield Block.stored(shard, data, offsets[part], headers[part], batches[part])
 
@@ -193,17 +193,17 @@ def cut_blocks(
 def plain_payloads(
     data: Bytes, offsets: NDArray[np.int64], headers: NDArray[np.void]
 ) -> tuple[NDArray[np.uint8], Numbers, Numbers]:
-    """Return a buffer with the plain payloads of entries in order, and where each is in it."""
+    """Return a buffer with the plain payloads in order, and where each starts and ends in it."""
     stored = np.frombuffer(data, np.uint8)
     starts, ends = _stored_bounds(offsets, headers)
     packed = np.flatnonzero(headers["flags"] & np.uint16(FLAG_ZSTD))
     if not len(packed):
-        # Positions count from the first payload: what follows uses 32 bits for them.
+        # Positions count from the first payload, because Arrow has 32 bits for them.
         base, stop = (starts[0], ends[-1]) if len(starts) else (0, 0)
         return stored[base:stop], starts - base, ends - base
     is_packed = np.zeros(len(starts), np.bool_)
     is_packed[packed] = True
-    # Payloads that are stored plain and side by side are copied as one run, headers included.
+    # Adjacent plain payloads are copied together, with the headers between them.
     follows = np.append(False, starts[1:] - ends[:-1] == HEADER_SIZE)
     follows[1:] &= ~is_packed[:-1]
     inner = follows & ~is_packed
@@ -225,7 +225,7 @@ def _stored_bounds(
 def _pieces(
     view: memoryview, starts: Numbers, ends: Numbers, inner: Mask, is_packed: Mask
 ) -> list[bytes | memoryview]:
-    """Return runs of plain payloads and expanded ones, in order; ``inner`` continue a run."""
+    """Return joined plain payloads and expanded ones, in order; ``inner`` join the one before."""
     firsts = np.flatnonzero(~inner)
     lasts = np.append(firsts[1:], len(starts)) - 1
     bounds = zip(starts[firsts].tolist(), ends[lasts].tolist(), strict=True)
@@ -236,7 +236,7 @@ def _pieces(
 
 
 def _cut(data: Bytes, offsets: NDArray[np.int64], headers: NDArray[np.void]) -> Iterator[slice]:
-    """Yield the entries of one block after the other: within the bounds of a block, or one."""
+    """Yield the entries of each block in turn: as many as its limits allow, at least one."""
     places = offsets.astype(np.int64)
     totals = np.cumsum(_plain_sizes(data, places, headers))
     first = 0
@@ -268,13 +268,13 @@ def _plain_sizes(data: Bytes, offsets: NDArray[np.int64], headers: NDArray[np.vo
         raise CorruptPayload("not a zstd frame, or one that needs a dictionary")
     if (~is_single & (code == 0)).any():
         raise CorruptPayload("a zstd frame without its content size")
-    frames.skip(1, ~is_single)  # the size of its window
-    # One field of one of four widths: of the others each read is 0.
+    frames.skip(1, ~is_single)  # the window descriptor
+    # The field has one of four widths; a read of another width gives 0.
     content = frames.u8(code == 0).astype(np.uint64)
     content += frames.u16(code == 1) + (code == 1) * np.uint64(256)
     content += frames.u32(code == 2)
     content += frames.u64(code == 3)
-    # One above the limit is refused where it is expanded; here it must only not overflow.
+    # A size above the limit is refused on expansion; here it must only not overflow.
     sizes[packed] = np.minimum(content, np.uint64(PLAIN_SIZE_MAX + 1))
     return sizes
 
@@ -283,6 +283,6 @@ def _not_void(indexes: Indexes, voids: Indexes) -> Mask:
     if not len(voids):
         return np.ones(len(indexes), np.bool_)
     at = np.searchsorted(voids[:, 0], indexes, "right") - 1
-    # Row -1 is before the first void; its comparison is made and then does not count.
+    # -1 stands for "before the first void": the comparison is made, but masked out.
     inside: Mask = (at >= 0) & (indexes <= voids[at, 1])
     return ~inside

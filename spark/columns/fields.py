@@ -1,12 +1,11 @@
 """Reads the same layout in many payloads at once, a field at a time, by numpy.
 
-A ``Fields`` is a cursor into each of some payloads. Each read returns that field of all payloads
-and moves all cursors. ``where`` limits a read to the payloads that have the field: the others keep
-their place and get 0, or an empty span. Positions are those of the buffer that all payloads share.
+A ``Fields`` holds a cursor into each payload. Each read returns one field of all payloads and moves
+all cursors. ``where`` limits a read to the payloads that have the field; the others keep their
+position and get 0 or an empty span. Positions are those of the buffer that all payloads share.
 
-The payloads were applied, so they are whole: a field that crosses the end of its payload means that
-the bytes are not what they claim to be, and is ``CorruptPayload``. Nothing outside of a payload is
-ever read.
+The payloads were applied, so they are complete. A field that crosses the end of its payload means
+damage and raises ``CorruptPayload``. Nothing outside a payload is ever read.
 """
 
 from collections.abc import Iterator
@@ -26,14 +25,14 @@ Mask = NDArray[np.bool_]
 
 
 class Spans(NamedTuple):
-    """Where one field of each payload is: from ``start`` up to ``end`` in the shared buffer."""
+    """Where one field of each payload is in the shared buffer; ``end`` is excluded."""
 
     start: Numbers
     end: Numbers
 
     @property
     def size(self) -> Numbers:
-        """Bytes of each."""
+        """The size of each in bytes."""
         return self.end - self.start
 
     def take(self, rows: NDArray[Any] | slice) -> "Spans":
@@ -55,7 +54,7 @@ class Fields:
         return len(self.at)
 
     def take(self, rows: NDArray[Any]) -> "Fields":
-        """Return the cursors of some payloads, to read on from where they are."""
+        """Return copies of some cursors, which continue at their positions."""
         return Fields(self.data, self.at[rows], self.end[rows])
 
     def prefix(self) -> Spans:
@@ -88,19 +87,19 @@ class Fields:
         return self._number("<i8", where)
 
     def bytes8(self, where: Mask | None = None) -> Spans:
-        """Read a size of one byte and as many bytes."""
+        """Read a one-byte size and that many bytes."""
         return self.fixed(self.u8(where).astype(np.int64))
 
     def bytes16(self, where: Mask | None = None) -> Spans:
-        """Read a size of two bytes and as many bytes."""
+        """Read a two-byte size and that many bytes."""
         return self.fixed(self.u16(where).astype(np.int64))
 
     def bytes32(self, where: Mask | None = None) -> Spans:
-        """Read a size of four bytes and as many bytes."""
+        """Read a four-byte size and that many bytes."""
         return self.fixed(self.u32(where).astype(np.int64))
 
     def fixed(self, sizes: Numbers) -> Spans:
-        """Read as many bytes of each as ``sizes`` says."""
+        """Read ``sizes[i]`` bytes of payload ``i``."""
         start = self.at
         self.at = start + sizes
         if (self.at > self.end).any() or (sizes < 0).any():
@@ -113,16 +112,16 @@ class Fields:
         return Spans(start, self.end)
 
     def skip(self, size: int, where: Mask | None = None) -> None:
-        """Pass over a field of ``size`` bytes."""
+        """Skip a field of ``size`` bytes."""
         step = np.int64(size)
         self.fixed(np.full(len(self.at), step) if where is None else where * step)
 
     def each(self, counts: NDArray[Any]) -> Iterator[tuple[NDArray[np.intp], "Fields"]]:
         """Yield the payloads that have a first item, then those that have a second, and so on.
 
-        ``counts`` are how many items each payload has. The caller reads one item of each of the
-        payloads whose numbers are yielded, with the cursor beside them. After the last item
-        this cursor is behind the items of all payloads.
+        ``counts`` has the number of items in each payload. Each step yields the numbers of the
+        payloads and cursors into them; the caller reads one item of each. After the last step the
+        cursors of this object are behind the items.
         """
         at = self.at.copy()
         rows = np.flatnonzero(counts)
@@ -163,7 +162,7 @@ def gather(data: NDArray[np.uint8], at: NDArray[Any], kind: "np.dtype[Any]") -> 
     count = len(data) - kind.itemsize + 1
     if not len(at):
         return np.empty(0, kind)
-    # One overlapping item for each byte: a gather by position, in C.
+    # An array with one overlapping item at every byte, so that numpy gathers by position.
     everywhere: NDArray[Any] = np.ndarray((count,), kind, data, strides=(1,))
     found: NDArray[Any] = everywhere[at]
     return found

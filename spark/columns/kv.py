@@ -1,26 +1,26 @@
-"""The view ``kv_operations``: one row for each operation on keys that an entry asks for.
+"""The view ``kv_operations``: one row for each operation on keys in an entry.
 
-* ``put_many`` has a row for each of its puts, ``transaction`` one for itself (position 0, with its
-  conditions) and one for each operation of both branches, which ``branch`` names. Which branch was
-  taken depends on the state, and the entry does not say it: rows without ``branch`` took effect.
-* ``operation`` is that of the row: the put in a transaction is a ``put``, a put of ``put_many`` is
+* ``put_many`` has a row for each of its puts. ``transaction`` has one row for itself (position 0,
+  with its conditions) and one for each operation of both branches, which ``branch`` names. Which
+  branch was taken depends on the state, and the entry does not say it. Rows without ``branch`` took
+  effect.
+* ``operation`` is that of the row: a put in a transaction is a ``put``, a put in a ``put_many`` is
   a ``put_many``.
 * ``value`` is what is written: by put, put_many, append, and the JSON text of json_set.
-* ``expected`` is the version that must be there; 0: the key must not exist.
-* ``operand`` is the number of increment, min and max. What they result in is in the state.
+* ``expected`` is the version that the key must have; 0: the key must not exist.
+* ``operand`` is the number of increment, min and max. Their result is in the state.
 * ``lease`` is the lease that a put binds its key to, or that is granted, kept alive or revoked. A
   lease's id is the index of the entry that grants it.
-* ``path`` is a list of steps. One has a member's name or an element's number; neither means one
-  past the last element.
-* ``key`` is the first key of delete_range, and ``end_key`` the one before which it ends; null: it
-  has no end.
+* ``path`` is a list of steps. A step has a member's name or an element's number; if it has neither,
+  it means one past the last element.
+* ``key`` is the first key of delete_range, and ``end_key`` its end, excluded; null: it has no end.
 
-Keys that expire do so by entries of the system, which the view ``log`` has.
+Keys expire by entries of the system, which are in the view ``log``.
 
 A selection by ``key_prefix`` keeps the rows whose key has the prefix, the ranges that can hold such
 a key, and the row of a transaction if a condition or an operation in it is kept.
 
-Nested lists are read one item of all entries at a time, in at most 1,000 steps for each list.
+Nested lists are read in steps: one item of each entry at a time, at most 1,000 steps for each list.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ from onelog.spark.columns.kv_bodies import (
     TRANSACTION,
     Items,
     Operations,
-    kind_of,
+    find_kind,
 )
 from onelog.spark.columns.operations import OWNERS, TYPES, types_of
 from onelog.spark.columns.selection import is_one_of, starts_with
@@ -86,7 +86,7 @@ _TARGETS = (None, "exists", "missing", "version", "value")
 _COMPARISONS = (None, "==", "!=", "<", "<=", ">", ">=")
 _TARGET_VERSION, _TARGET_VALUE = 3, 4
 _TYPES = types_of("kv")
-# Operations that are about one key, which is their name in the view ``log``.
+# Operations on one key, which is their ``name`` in the view ``log``.
 SINGLE_KEY_TYPES = _TYPES - types_of(
     "kv",
     "lease_grant", "lease_keepalive", "lease_revoke", "transaction", "delete_range", "put_many",
@@ -94,12 +94,12 @@ SINGLE_KEY_TYPES = _TYPES - types_of(
 
 
 _NESTED_KINDS = np.array(
-    [*range(kind_of("put"), kind_of("json_delete") + 1), DELETE_RANGE, GET], np.uint8
+    [*range(find_kind("put"), find_kind("json_delete") + 1), DELETE_RANGE, GET], np.uint8
 )
 
 
 class _Transactions:
-    """What the transactions of a block hold, list by list."""
+    """The conditions and operations of all transactions of a block."""
 
     def __init__(self, fields: Fields) -> None:
         self.conditions, operations = Items(), Items()
@@ -118,7 +118,7 @@ class _Transactions:
                 kinds = part.u8()
                 operations.add(rows, kinds, np.full(len(rows), branch, np.int8), *part.bytes32())
         fields.finish()
-        # Of each operation: the transaction that it is in, its kind, branch and body.
+        # For each operation: its transaction, kind, branch and body.
         self.rows, self.kinds, self.branches, start, end = operations.columns(4)
         self.bodies = Spans(start, end)
         self.counts = np.bincount(self.rows, minlength=len(fields))
@@ -134,11 +134,11 @@ def _read_count(fields: Fields, count_max: int) -> Numbers:
 
 
 class _Rows:
-    """The rows that the entries of a block become, in order."""
+    """The rows of the entries of a block, in order."""
 
     def __init__(self, block: Block) -> None:
         fields = Fields(block.data, block.start, block.end)
-        self.namespace = fields.prefix()  # of each entry
+        self.namespace = fields.prefix()  # one for each entry
         kinds = (block.headers["entry_type"] & np.uint16(0xFF)).astype(np.uint8)
         many = np.flatnonzero(kinds == PUT_MANY)
         holding = np.flatnonzero(kinds == TRANSACTION)
@@ -161,7 +161,7 @@ class _Rows:
         self.branch[at] = self._transactions.branches
         self._holding = firsts[holding]
         self.operations = Operations(block.data, kinds, Spans(starts, ends))
-        granted = np.flatnonzero(kinds == kind_of("lease_grant"))
+        granted = np.flatnonzero(kinds == find_kind("lease_grant"))
         indexes = block.headers["index"][self.entry[granted]]
         self.operations.set_numbers("lease", granted, indexes)
 
@@ -184,7 +184,7 @@ class _Rows:
         return arrays.lists(counts, items, self.operations.kinds == TRANSACTION)
 
     def are_about(self, prefix: bytes) -> Mask:
-        """Tell which rows are about keys with a prefix; a transaction, if anything in it is."""
+        """Tell which rows concern keys with a prefix; a transaction does if anything in it does."""
         found = self.operations.are_about(prefix)
         among, _, _, start, end, *_ = self._transactions.conditions.columns(7)
         checked = starts_with(self.operations.data, Spans(start, end), prefix)
@@ -195,14 +195,14 @@ class _Rows:
 
 
 def _read_put_many(fields: Fields) -> tuple[Numbers, Spans]:
-    """Return how many puts each payload holds, and the bodies of all."""
+    """Return the number of puts in each payload, and the bodies of all puts."""
     counts = _read_count(fields, PUTS_MAX)
     table = fields.fixed(4 * counts)
     firsts = np.cumsum(counts) - counts
     rows = np.repeat(np.arange(len(counts)), counts)
     step = np.arange(len(rows)) - firsts[rows]
     sizes = gather(fields.data, table.start[rows] + 4 * step, np.dtype("<u4")).astype(np.int64)
-    # Where each put ends, counted from the first one of its payload.
+    # Where each put ends, relative to the first one of its payload.
     totals = np.append(0, np.cumsum(sizes))
     fields.fixed(totals[firsts + counts] - totals[firsts])
     fields.finish()
@@ -211,14 +211,14 @@ def _read_put_many(fields: Fields) -> tuple[Numbers, Spans]:
 
 
 def _is_of_kv(block: Block) -> Mask:
-    """Tell which entries have rows; operations that this version does not know have none."""
+    """Tell which entries have rows; operations unknown to this version have none."""
     types = block.headers["entry_type"]
     mask: Mask = (types >= min(_TYPES)) & (types <= max(_TYPES))
     return mask
 
 
 def _count(block: Block) -> Numbers:
-    """Return how many rows each entry becomes."""
+    """Return the number of rows of each entry."""
     counts: Numbers = _is_of_kv(block).astype(np.int64)
     for operation in ("put_many", "transaction"):
         rows = np.flatnonzero(block.headers["entry_type"] == TYPES["kv", operation])
@@ -232,7 +232,7 @@ def _count(block: Block) -> Numbers:
 
 
 def read_keys(types: NDArray[np.uint16], fields: Fields) -> Spans:
-    """Return the key of each of some operations of ``SINGLE_KEY_TYPES``, behind their prefixes."""
+    """Return the keys of operations of ``SINGLE_KEY_TYPES``; the cursors are behind the prefix."""
     kinds = (types & np.uint16(0xFF)).astype(np.uint8)
     keys, valid = Operations(fields.data, kinds, Spans(fields.at, fields.end)).spans("key")
     assert valid.all(), "an operation without a key"
@@ -240,7 +240,7 @@ def read_keys(types: NDArray[np.uint16], fields: Fields) -> Spans:
 
 
 def entries_with_prefix(block: Block, prefix: bytes) -> Mask:
-    """Tell which entries of a block hold an operation about keys with a prefix."""
+    """Tell which entries of a block hold an operation that concerns keys with a prefix."""
     mask = _is_of_kv(block)
     among = np.flatnonzero(mask)
     rows = _Rows(block.select(among))

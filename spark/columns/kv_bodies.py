@@ -1,8 +1,9 @@
-"""Bodies of operations on keys: what each of many says, read kind by kind.
+"""Bodies of operations on keys, many at a time and kind by kind.
 
-The tables are in docs/payloads.md. A body is that of an entry behind its prefix, of one put of a
-``put_many``, or of an operation in a transaction: their layouts are the same. What breaks a layout
-is ``CorruptPayload``; limits of values are not checked, since what breaks one was refused.
+docs/payloads.md has the byte tables. A body is an entry's payload behind its prefix, one put of a
+``put_many``, or an operation in a transaction: their layouts are the same. A body that breaks its
+layout raises ``CorruptPayload``. Limits of values are not checked, since apply refused what broke
+them.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from onelog.spark.columns.operations import TYPES
 from onelog.spark.columns.selection import compare, starts_with
 from onelog.ual.errors import CorruptPayload
 
-STEPS_MAX = 64  # of a path
+STEPS_MAX = 64  # in a path
 
 STEP = pa.struct([("member", pa.string()), ("element", pa.int64())])
 
@@ -27,18 +28,18 @@ _MEMBER, _ELEMENT, _PAST_END = 1, 2, 3
 _OPTION_TTL, _OPTION_LEASE, _OPTION_EXPECTED = 1, 2, 4
 
 
-def kind_of(operation: str) -> int:
+def find_kind(operation: str) -> int:
     """Return the number of an operation on keys within its owner."""
     return TYPES["kv", operation] & 0xFF
 
 
-PUT_MANY, TRANSACTION = kind_of("put_many"), kind_of("transaction")
-DELETE_RANGE = kind_of("delete_range")
-_JSON = (kind_of("json_set"), kind_of("json_delete"))
+PUT_MANY, TRANSACTION = find_kind("put_many"), find_kind("transaction")
+DELETE_RANGE = find_kind("delete_range")
+_JSON = (find_kind("json_set"), find_kind("json_delete"))
 
 
 class Items:
-    """Items of nested lists, added one of each list at a time, returned list by list."""
+    """Items of nested lists: added one item of each list at a time, returned list by list."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[NDArray[Any], ...]] = []
@@ -57,9 +58,9 @@ class Items:
 
 
 class Operations:
-    """Operations as bodies of a kind: what each says, as spans and numbers.
+    """The fields of many operations, as spans and numbers with a mask each.
 
-    What a kind does not have is absent: no bit in the mask of its field.
+    If a kind of operation does not have a field, the mask of that field is false.
     """
 
     def __init__(self, data: NDArray[np.uint8], kinds: NDArray[np.uint8], body: Spans) -> None:
@@ -79,7 +80,7 @@ class Operations:
         self._count = count
 
     def set_spans(self, name: str, rows: NDArray[np.intp], found: Spans) -> None:
-        """Say where a field of some rows is."""
+        """Set where a field of some rows is."""
         count = len(self.kinds)
         if name not in self._spans:
             if len(rows) == count:
@@ -94,7 +95,7 @@ class Operations:
     def set_numbers(
         self, name: str, rows: NDArray[np.intp], found: NDArray[Any], where: Mask | None = None
     ) -> None:
-        """Say what a number of some rows is, ``where`` they have it."""
+        """Set a number of some rows, ``where`` they have it."""
         if where is not None:
             rows, found = rows[where], found[where]
         if not len(rows):
@@ -134,7 +135,7 @@ class Operations:
         return arrays.lists(counts, steps, np.isin(self.kinds, _JSON))
 
     def are_about(self, prefix: bytes) -> Mask:
-        """Tell which operations are about keys with a prefix, or can be."""
+        """Tell which operations concern, or can concern, keys with a prefix."""
         keys, valid = self.spans("key")
         found = starts_with(self.data, keys, prefix) & valid
         rows = np.flatnonzero((self.kinds == DELETE_RANGE) & ~found)
@@ -170,7 +171,7 @@ def _read_touch(fields: Fields, found: Operations, rows: NDArray[np.intp]) -> No
 
 
 def _read_written(fields: Fields, found: Operations, rows: NDArray[np.intp], known: int) -> None:
-    """Read the options of a put or delete, the fields that they announce, and the key."""
+    """Read the options of a put or delete, the optional fields, and the key."""
     options, size = _read_options(fields, known)
     _read_optional(fields, found, rows, options)
     found.set_spans("key", rows, fields.fixed(size))
@@ -259,22 +260,22 @@ def _read_key(fields: Fields, found: Operations, rows: NDArray[np.intp]) -> None
 
 
 def _read_nothing(_fields: Fields, _found: Operations, _rows: NDArray[np.intp]) -> None:
-    """Read nothing: what a transaction holds are rows of their own."""
+    """Read nothing: the operations in a transaction have rows of their own."""
 
 
 _READERS: dict[int, Callable[[Fields, Operations, NDArray[np.intp]], None]] = {
-    kind_of("put"): _read_put,
-    kind_of("delete"): _read_delete,
-    kind_of("touch"): _read_touch,
-    kind_of("increment"): _read_number,
-    kind_of("min"): _read_number,
-    kind_of("max"): _read_number,
-    kind_of("append"): _read_append,
-    kind_of("json_set"): _read_json_set,
-    kind_of("json_delete"): _read_json_delete,
-    kind_of("lease_grant"): _read_lease_grant,
-    kind_of("lease_keepalive"): _read_lease,
-    kind_of("lease_revoke"): _read_lease,
+    find_kind("put"): _read_put,
+    find_kind("delete"): _read_delete,
+    find_kind("touch"): _read_touch,
+    find_kind("increment"): _read_number,
+    find_kind("min"): _read_number,
+    find_kind("max"): _read_number,
+    find_kind("append"): _read_append,
+    find_kind("json_set"): _read_json_set,
+    find_kind("json_delete"): _read_json_delete,
+    find_kind("lease_grant"): _read_lease_grant,
+    find_kind("lease_keepalive"): _read_lease,
+    find_kind("lease_revoke"): _read_lease,
     TRANSACTION: _read_nothing,
     DELETE_RANGE: _read_delete_range,
     PUT_MANY: _read_one_of_many,

@@ -1,7 +1,7 @@
 """The key-value section of a snapshot as tables: ``kv`` and ``kv_versions``.
 
-One pass in Python finds where each key starts (0.25 µs a key): sizes lead from one to the next, so
-nothing else can. All columns are made of these positions by array operations.
+One pass in Python finds where each key starts (0.25 µs a key), because only the size of a key tells
+where the next one starts. Array operations then make all columns from these positions.
 """
 
 import struct
@@ -45,7 +45,7 @@ KV_VERSIONS_SCHEMA = pa.schema(
         pa.field("version", pa.int64(), nullable=False),
         pa.field("value", pa.binary()),  # null: deleted
         pa.field("tombstone", pa.bool_(), nullable=False),
-        pa.field("expired", pa.bool_(), nullable=False),  # deleted because its time was over
+        pa.field("expired", pa.bool_(), nullable=False),  # deleted because it expired
         pa.field("expires_ns", pa.int64()),
         pa.field("lease", pa.int64()),
         pa.field("trimmed", pa.bool_(), nullable=False),  # older versions of the key were dropped
@@ -56,8 +56,8 @@ _TOMBSTONE, _EXPIRED, _EXPIRES, _LEASED = 1, 2, 4, 8
 _FLAGS_END = 16
 _LEASE_SIZE = 24
 VALUE_SIZE_MAX = 8_323_072  # of the format (docs/payloads.md)
-KEY_BYTES_MAX = 4_100 + 255 * (VALUE_SIZE_MAX + 29)  # a key with as many versions as can be
-# Values of a batch lie at most this far apart: Arrow's offsets have 32 bits.
+KEY_BYTES_MAX = 4_100 + 255 * (VALUE_SIZE_MAX + 29)  # a key with the most and largest versions
+# The largest distance between values of a batch: Arrow's offsets have 32 bits.
 VERSIONS_BYTES_MAX = 256 << 20
 
 _HEAD = struct.Struct("<xB8xBI")  # of a key, behind the key: versions, flags, value size
@@ -154,7 +154,7 @@ def _pieces(
 
 
 def _find_keys(data: bytes, at: int, count: int, starts: list[int]) -> tuple[int, int]:
-    """Find keys; see ``FindRecords``. Every key comes by here, so nothing is asked twice."""
+    """Find keys; see ``FindRecords``. This runs for every key, so it does as little as it can."""
     read_head, found = _HEAD.unpack_from, starts.append
     is_cut = False
     try:
@@ -171,7 +171,7 @@ def _find_keys(data: bytes, at: int, count: int, starts: list[int]) -> tuple[int
 
 
 def _skip_versions(data: bytes, at: int, count: int, flags: int) -> int:
-    """Return where a key ends; its newest version's value ends at ``at``, but for its bindings."""
+    """Return where a key ends; ``at``: where its newest value ends, before the bindings."""
     at += 8 * (flags >> 2 & 1) + 8 * (flags >> 3 & 1)
     for _ in range(count - 1):
         flags, size = _VERSION.unpack_from(data, at)
@@ -205,7 +205,7 @@ def _read_versions(data: NDArray[np.uint8], starts: Numbers, end: int) -> _Versi
 def _all_versions(
     data: NDArray[np.uint8], keys: _Keys, end: int
 ) -> tuple[NDArray[np.intp], Numbers, _Versions]:
-    """Return the key, the place and the content of each version, key after key, newest first."""
+    """Return the key, place and content of each version, key by key and newest first."""
     firsts = np.cumsum(keys.version_count) - keys.version_count
     total = int(keys.version_count.sum())
     key_of_row = np.repeat(np.arange(len(firsts)), keys.version_count)
@@ -214,7 +214,7 @@ def _all_versions(
     rows, at = np.arange(len(firsts)), keys.first_version
     for step in range(
         int(keys.version_count.max(initial=0))
-    ):  # at most 255: the first of all, the second
+    ):  # at most 255 steps: the first version of every key, then the second, and so on
         going_on = keys.version_count[rows] > step
         rows, at = rows[going_on], at[going_on]
         starts[firsts[rows] + step] = at

@@ -1,12 +1,12 @@
 """The view ``log``: one row for each entry, whatever its type, with its payload as it is.
 
-``name`` is what the entry is about, where its payload says one name: the key of a KV operation,
-the stream, the series of a single point, the measurement, and the queue where its name is known.
-A transaction, a batch of points and an expiry speak of several things and have none.
+``name`` is what the entry concerns, if its payload has one name: the key of a KV operation, the
+stream, the series of a single point, the measurement, or the queue if its name is known. A
+transaction, a batch of points and an expiry concern several things and have no name.
 
-A selection by names keeps the entries that name one of them. By ``key_prefix`` that is an entry if
-any of its keys has the prefix (kv.py); by ``measurements``, one that has a series of one, or is
-about one as a whole (timeseries.py).
+A selection by names keeps the entries that have one of them. ``key_prefix`` keeps an entry if any
+of its keys has the prefix (kv.py); ``measurements`` keeps one that concerns a measurement as a
+whole, or any of its series (timeseries.py).
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ _SCHEMA = pa.schema(
     ]
 )
 
-# Operations without the common prefix: their payloads are opaque.
+# Operations whose payloads lack the common prefix and are opaque.
 _OPAQUE = types_of("system", "noop", "raft_config")
 _STREAM_FIRST = types_of("stream") - types_of("stream", "append", "retain")
 _MEASUREMENT_FIRST = types_of("timeseries") - types_of(
@@ -70,13 +70,13 @@ def _decode(block: Block, output: Output) -> None:
 
 
 def _owners(headers: NDArray[np.void]) -> NDArray[np.uint16]:
-    """Return the number of each entry's owner, one more than the last for an unknown one."""
+    """Return the number of each entry's owner; an unknown owner is one above the last known."""
     owners: NDArray[np.uint16] = headers["entry_type"] >> np.uint16(8)
     return np.minimum(owners, np.uint16(len(OWNERS)))
 
 
 def _wanted(block: Block, selection: Selection, names: "_Names") -> Mask | None:
-    """Tell which entries the names in the selection want; None: it has no names."""
+    """Tell which entries the names in a selection keep; None: it has no names."""
     masks: list[Mask] = []
     if selection.namespaces is not None:
         is_in = is_one_of(block.data, names.namespace, selection.namespaces)
@@ -95,9 +95,9 @@ def _wanted(block: Block, selection: Selection, names: "_Names") -> Mask | None:
 
 
 class _Names:
-    """Namespace and name of each entry of a block, and the queue that it is about.
+    """The namespace and name of each entry of a block, and the queue that it concerns.
 
-    Each is read when it is asked for: a reader of headers alone needs none.
+    Each is read when it is first asked for: a reader of headers needs none.
     """
 
     def __init__(self, block: Block) -> None:
@@ -107,26 +107,26 @@ class _Names:
 
     @cached_property
     def _behind_prefix(self) -> tuple[Fields, Spans]:
-        """Cursors behind the prefixes of the entries that have one, and the namespaces."""
+        """Cursors behind the prefixes, for entries that have one, and the namespaces."""
         block, known = self._block, self.has_namespace
         fields = Fields(block.data, block.start[known], block.end[known])
         return fields, fields.prefix()
 
     @cached_property
     def namespace(self) -> Spans:
-        """Where each namespace is; of an entry without one, nowhere."""
+        """Where each namespace is; an empty span for an entry without one."""
         spans = self._nowhere()
         spans.start[self.has_namespace], spans.end[self.has_namespace] = self._behind_prefix[1]
         return spans
 
     @property
     def name(self) -> Spans:
-        """Where each name is, for those that are ``valid``."""
+        """Where each name is, for the entries that are ``valid``."""
         return self._named[0]
 
     @property
     def valid(self) -> Mask:
-        """Which entries hold one name."""
+        """Which entries have exactly one name."""
         return self._named[1]
 
     @cached_property
@@ -150,7 +150,7 @@ class _Names:
 
     @cached_property
     def queue(self) -> NDArray[np.uint64]:
-        """The queue that each entry is about; 0: not about one."""
+        """The id of the queue that each entry concerns; 0: none."""
         found = np.zeros(len(self._block), np.uint64)
         rows, fields = self._among(_QUEUE_FIRST)
         found[rows] = fields.u64()
@@ -159,7 +159,7 @@ class _Names:
         return found
 
     def are_about_queues(self, queues: frozenset[int]) -> Mask:
-        """Tell which entries are about one of some queues."""
+        """Tell which entries concern one of some queues."""
         mask: Mask = np.isin(self.queue, np.array(sorted(queues), np.uint64)) & (self.queue != 0)
         return mask
 

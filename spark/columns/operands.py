@@ -1,16 +1,16 @@
-"""Operands of operations as columns: layouts say the fields, and rows are laid out from them.
+"""Operands of operations as columns, for the views of queues and streams.
 
-An owner has many operations with a layout each. A layout is a function that reads, through a
-``Part``, the fields of all entries of one type in the order of the byte tables, and says which
-column each goes into. ``Operands`` keeps what was read, one place per entry, and turns it into
-columns of rows. A column is null in the rows of an operation that has no such operand.
+Each operation has a layout: a function that reads, through a ``Part``, the fields of all entries of
+one type in the order of the byte tables, and names the column of each. ``Operands`` keeps one value
+of a field for each entry and turns them into columns of rows. A column is null in the rows of an
+operation that has no such operand.
 
 Most entries become one row. An operation that names several things (the items of an ack, the
-offsets of a delivery) ends with a counted list of equal size each, and becomes one row for each of
-them, in their order; one that names nothing is a row still.
+offsets of a delivery) ends with a counted list of items of one size, and becomes one row for each
+item, in order; with an empty list it still has one row.
 
-What a producer sent stands at the end of an entry: headers, then a body. It is looked at last, for
-rows that are wanted, and only if somebody wants a column of it.
+Headers and body, which a producer sent, are at the end of an entry. They are read last, only for
+wanted rows, and only if a column of them is wanted.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ Layout = Callable[["Part"], None]
 class _List(NamedTuple):
     """The counted lists at the end of the entries of one type."""
 
-    rows: Rows  # of the entries
+    rows: Rows  # the entries, as rows of the block
     at: Numbers  # where the first element of each is
     counts: Numbers
     size: int  # bytes of an element
@@ -47,15 +47,15 @@ class _List(NamedTuple):
 
 
 class Operands:
-    """What the entries of a block say, by name of column."""
+    """The operands of the entries of a block, by name of column."""
 
     def __init__(self, block: Block, layouts: Mapping[int, Layout]) -> None:
         count = len(block)
         self.block = block
         self.row_counts = np.ones(count, np.int64)
-        self.entries = np.arange(count)  # of each row
+        self.entries = np.arange(count)  # the entry of each row
         self.positions = np.zeros(count, np.int64)
-        self._first_rows = self.entries  # of each entry; -1: it has no row
+        self._first_rows = self.entries  # the first row of each entry; -1: it has no row
         self._numbers: dict[str, tuple[NDArray[np.uint64], Mask]] = {}
         self._spans: dict[str, tuple[Spans, Mask]] = {}
         self._lists: list[_List] = []
@@ -64,7 +64,7 @@ class Operands:
         self._message_at = np.zeros(count, np.int64)
         fields = Fields(block.data, block.start, block.end)
         self.namespace = fields.prefix()
-        self.put_span("namespace", self.entries, self.namespace)
+        self.set_span("namespace", self.entries, self.namespace)
         types = block.headers["entry_type"]
         for kind in np.unique(types).tolist():
             rows = np.flatnonzero(types == kind)
@@ -83,7 +83,7 @@ class Operands:
         self._first_rows[chosen] = firsts
 
     def in_namespaces(self, selection: Selection) -> Mask:
-        """Tell which entries are of the namespaces that are wanted."""
+        """Tell which entries are in a wanted namespace."""
         return is_one_of(self.block.data, self.namespace, selection.namespaces)
 
     def number(self, name: str) -> tuple[NDArray[np.uint64], Mask]:
@@ -103,33 +103,34 @@ class Operands:
             return nowhere, np.zeros(count, np.bool_)
         return found
 
-    def put_number(self, name: str, rows: Rows, numbers: NDArray[Any]) -> None:
+    def set_number(self, name: str, rows: Rows, numbers: NDArray[Any]) -> None:
         """Set a number of some entries."""
         values, valid = self._numbers[name] = self.number(name)
         values[rows] = numbers
         valid[rows] = True
 
-    def put_span(self, name: str, rows: Rows, spans: Spans) -> None:
+    def set_span(self, name: str, rows: Rows, spans: Spans) -> None:
         """Set where some bytes of some entries are."""
         place, valid = self._spans[name] = self.span(name)
         place.start[rows], place.end[rows] = spans
         valid[rows] = True
 
-    def put_list(self, found: _List) -> None:
-        """Set the things that entries of one type name, which have a row each."""
+    def set_list(self, found: _List) -> None:
+        """Set the lists of entries of one type; each item has a row."""
         self._lists.append(found)
         self.row_counts[found.rows] = np.maximum(found.counts, 1)
 
-    def put_message(self, rows: Rows, at: Numbers, has_headers: Mask) -> None:
-        """Set where headers and body of some entries begin."""
+    def set_message(self, rows: Rows, at: Numbers, has_headers: Mask) -> None:
+        """Set where the headers and bodies of some entries begin."""
         self._has_message[rows] = True
         self._message_at[rows] = at
         self._has_headers[rows] = has_headers
 
     def add_columns(self, output: Output, schema: pa.Schema, body: str | None = None) -> None:
-        """Add the columns of a view that have the name of an operand; ``body``: that column.
+        """Add the columns of ``schema``, each from the operand of its name.
 
-        Columns that the view adds by itself are not in ``schema``.
+        ``body`` names the column of message bodies. Columns that the view adds itself are not in
+        ``schema``.
         """
         output.add_entry_columns(self.block, self.entries, self.positions)
         for field in schema:
@@ -141,7 +142,7 @@ class Operands:
 
     def column(self, name: str, kind: pa.DataType) -> pa.Array:
         """Return an operand of each row as a column."""
-        if not self._is_anywhere(name):  # most are not: it saves a third of the time
+        if not self._is_anywhere(name):  # most operands are absent: saves a third of the time
             return pa.nulls(len(self.entries), kind)
         if pa.types.is_binary(kind) or pa.types.is_string(kind):
             spans, valid = self.span(name)
@@ -157,7 +158,7 @@ class Operands:
         return in_lists or name in self._numbers or name in self._spans
 
     def row_numbers(self, name: str) -> tuple[NDArray[np.uint64], Mask]:
-        """Return a number of each row, out of its entry or out of the list that it has."""
+        """Return a number of each row, from its entry or from its item of the entry's list."""
         by_entry, has_it = self.number(name)
         values, valid = by_entry[self.entries], has_it[self.entries]
         for each in self._lists:
@@ -183,9 +184,9 @@ class Operands:
 
 
 class Part:
-    """The entries of one type: reads their next field into the column of a name.
+    """The entries of one type; each call reads their next field into a named column.
 
-    ``where`` tells which of them have the field; the column is null in the others.
+    ``where`` tells which entries have the field; the column is null in the others.
     """
 
     def __init__(self, operands: Operands, fields: Fields, rows: Rows) -> None:
@@ -194,85 +195,85 @@ class Part:
         self._rows = rows
 
     def index(self, *names: str) -> None:
-        """Take the entry's own index: the id of what it makes."""
+        """Use the entry's own index, which is the id of what it creates."""
         for name in names:
             indexes = self._operands.block.headers["index"][self._rows]
-            self._operands.put_number(name, self._rows, indexes)
+            self._operands.set_number(name, self._rows, indexes)
 
     def u8(self, name: str, where: Mask | None = None) -> None:
         """Read a number of one byte."""
         if where is None or where.any():
-            self._put_number(name, self.fields.u8(where), where)
+            self._set_number(name, self.fields.u8(where), where)
 
     def u16(self, name: str, where: Mask | None = None) -> None:
         """Read a number of two bytes."""
         if where is None or where.any():
-            self._put_number(name, self.fields.u16(where), where)
+            self._set_number(name, self.fields.u16(where), where)
 
     def u32(self, name: str) -> None:
         """Read a number of four bytes."""
-        self._put_number(name, self.fields.u32(), None)
+        self._set_number(name, self.fields.u32(), None)
 
     def u64(self, name: str, where: Mask | None = None) -> None:
         """Read a number of eight bytes."""
         if where is None or where.any():
-            self._put_number(name, self.fields.u64(where), where)
+            self._set_number(name, self.fields.u64(where), where)
 
     def bytes8(self, name: str, where: Mask | None = None) -> None:
         """Read bytes after a size of one byte."""
         if where is None or where.any():
-            self._put_span(name, self.fields.bytes8(where), where)
+            self._set_span(name, self.fields.bytes8(where), where)
 
     def bytes16(self, name: str, where: Mask | None = None) -> None:
         """Read bytes after a size of two bytes."""
         if where is None or where.any():
-            self._put_span(name, self.fields.bytes16(where), where)
+            self._set_span(name, self.fields.bytes16(where), where)
 
     def options(self, known: int) -> NDArray[np.uint8]:
-        """Read option bits; one that is not known means a layout that is not known."""
+        """Read option bits; refuse an unknown one, which may change the layout."""
         options = self.fields.u8()
         if (options & np.uint8(0xFF ^ known)).any():
             raise CorruptPayload("an operation has an unknown option")
         return options
 
     def flag(self, name: str, options: NDArray[np.uint8], bit: int) -> None:
-        """Take an option that is an operand by itself."""
-        self._put_number(name, has(options, bit), None)
+        """Use an option bit as an operand."""
+        self._set_number(name, has(options, bit), None)
 
     def number(self, name: str, numbers: NDArray[Any], where: Mask) -> None:
-        """Take a number that was read, where it is one."""
+        """Use a number that was read before, ``where`` it is valid."""
         if where.any():
-            self._put_number(name, numbers, where)
+            self._set_number(name, numbers, where)
 
     def span(self, name: str, spans: Spans) -> None:
-        """Take bytes that were read."""
-        self._put_span(name, spans, None)
+        """Use bytes that were read before."""
+        self._set_span(name, spans, None)
 
     def list(self, size: int, columns: Mapping[str, tuple[int, str]]) -> None:
-        """Read a count and as many elements of ``size`` bytes, which have a row each.
+        """Read a count and that many elements of ``size`` bytes; each element has a row.
 
-        ``columns``: for each number of an element its name, its place and its type.
+        ``columns``: the offset and type of each number in an element, by name.
         """
         counts = self.fields.u16().astype(np.int64)
         at = self.fields.fixed(counts * size).start
-        self._operands.put_list(_List(self._rows, at, counts, size, columns))
+        self._operands.set_list(_List(self._rows, at, counts, size, columns))
 
     def message(self, has_headers: Mask) -> None:
-        """Read headers, where there are some, and the body behind them; later, if ever."""
+        """Note where headers, if any, and the body are; they are read later, if at all."""
         at = self.fields.rest().start
-        self._operands.put_message(self._rows, at, has_headers)
+        self._operands.set_message(self._rows, at, has_headers)
 
-    def _put_number(self, name: str, numbers: NDArray[Any], where: Mask | None) -> None:
+    def _set_number(self, name: str, numbers: NDArray[Any], where: Mask | None) -> None:
         if where is None:
-            self._operands.put_number(name, self._rows, numbers)
+            self._operands.set_number(name, self._rows, numbers)
         else:
-            self._operands.put_number(name, self._rows[where], numbers[where])
+            self._operands.set_number(name, self._rows[where], numbers[where])
 
-    def _put_span(self, name: str, spans: Spans, where: Mask | None) -> None:
+    def _set_span(self, name: str, spans: Spans, where: Mask | None) -> None:
         if where is None:
-            self._operands.put_span(name, self._rows, spans)
+            self._operands.set_span(name, self._rows, spans)
         else:
-            self._operands.put_span(name, self._rows[where], spans.take(where))
+            self._operands.set_span(name, self._rows[where], spans.take(where))
 
 
 class _Message:
@@ -307,7 +308,7 @@ def has(options: NDArray[np.uint8], bit: int) -> Mask:
 def list_rows(
     block: Block, layouts: Mapping[int, Layout], with_list: frozenset[int]
 ) -> NDArray[np.int64]:
-    """Return how many rows each entry has; ``with_list``: types that may have several."""
+    """Return the number of rows of each entry; ``with_list``: types that may have several."""
     counts = np.ones(len(block), np.int64)
     several = np.array(sorted(with_list), np.uint16)
     rows = np.flatnonzero(np.isin(block.headers["entry_type"], several))
@@ -317,7 +318,7 @@ def list_rows(
 
 
 def own_schema(*fields: pa.Field) -> pa.Schema:
-    """Return the columns that a view of operations has behind those of an entry."""
+    """Return the columns that a view of operations has besides those of every entry."""
     return pa.schema([pa.field("namespace", pa.string(), nullable=False), *fields])
 
 

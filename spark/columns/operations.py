@@ -39,10 +39,10 @@ OPERATIONS: Final[dict[int, str]] = {
     for place, name in enumerate(_NAMES[owner], 1)
 }
 
-# What only a transaction holds, numbered as if it were an entry.
+# Operations that occur only in a transaction, numbered as if they were entries.
 NESTED: Final[dict[int, str]] = {0x0120: "get"}
 
-# Operations the other way round; an operation of streams and one of queues share the name ``ack``.
+# Entry types by owner and name: streams and queues both have an operation ``ack``.
 TYPES: Final[dict[tuple[str, str], int]] = {
     (OWNERS[number >> 8], name): number for number, name in OPERATIONS.items()
 }

@@ -1,12 +1,12 @@
-"""Where the points of time series entries stand in their payloads, found for a whole block at once.
+"""Finds the points in the payloads of time series entries, for a whole block at once.
 
-A ``ts_write_batch`` is tables and runs: a run is one series, one field and one run of times, with
-a value for each time (docs/timeseries.md). A field of a ``ts_write`` is a run of one point, so both
-are the same here: ``Runs`` has one element per run, in the order of the log. An entry without
-points is one run without a kind, which stands for its row.
+A ``ts_write_batch`` consists of tables and runs. A run has one series, one field, a list of times,
+and a value for each time (docs/timeseries.md). A field of a ``ts_write`` is treated as a run of one
+point. ``Runs`` has one element for each run, in the order of the log. An entry without points is
+one run without a kind, which stands for its row.
 
-Loops are over the fields of an entry (the first of all entries, the second of all, ...), at most
-1,000 by the format; everything else is a fixed number of array operations.
+The only loops are over the fields of entries (the first field of every entry, then the second of
+every entry, ...), at most 1,000 by the format; the rest is a fixed number of array operations.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ KIND_NAMES = (None, "f64", "i64", "bool")
 _WRITE = TYPES["timeseries", "ts_write"]
 _BATCH = TYPES["timeseries", "ts_write_batch"]
 _ROLLUP = TYPES["timeseries", "ts_rollup"]
-ROLLUP_NUMBERS_SIZE = 60  # of a rollup, between its names and its batch
+ROLLUP_NUMBERS_SIZE = 60  # bytes between the names and the batch of a rollup
 _U1, _U2, _U4 = np.dtype("<u1"), np.dtype("<u2"), np.dtype("<u4")
 
 Numbers = NDArray[np.int64]
@@ -33,7 +33,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runs:
-    """Runs of points in the order of the log; names are numbers of spans, -1 where none is."""
+    """Runs of points in the order of the log; names are given as numbers of spans, -1 for none."""
 
     entry: Numbers  # the row of the block that the run belongs to
     size: Numbers  # points, or 1 for an entry without
@@ -60,7 +60,7 @@ class Runs:
         )
 
     def positions(self) -> Numbers:
-        """Return the place of each run's first row within its entry."""
+        """Return the position of each run's first row within its entry."""
         before = np.cumsum(self.size) - self.size
         begins = np.append(True, self.entry[1:] != self.entry[:-1])
         first = np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
@@ -69,7 +69,7 @@ class Runs:
 
 
 def count_rows(block: Block) -> Numbers:
-    """Return how many rows each entry has: one per point, and one for an entry without points."""
+    """Return the number of rows of each entry: one for each point, or one if it has no points."""
     types = block.headers["entry_type"]
     counts = np.ones(len(block), np.int64)
     writes = np.flatnonzero(types == _WRITE)
@@ -82,7 +82,7 @@ def count_rows(block: Block) -> Numbers:
     fields = _open_batches(block, batches)
     fields.skip(12)
     counts[batches] = fields.u32()
-    # A point has one byte at least: a damaged count must not decide what is allocated.
+    # A point has at least one byte: a damaged count must not decide how much is allocated.
     if (counts > np.maximum(block.end - block.start, 1)).any():
         raise CorruptPayload("more points than bytes")
     return np.maximum(counts, 1)
@@ -134,7 +134,7 @@ def _fields_at(block: Block, rows: NDArray[np.intp]) -> Fields:
 
 
 def _open_batches(block: Block, rows: NDArray[np.intp]) -> Fields:
-    """Return cursors that stand at the batches of ``ts_write_batch`` and ``ts_rollup`` entries."""
+    """Return cursors at the batches of ``ts_write_batch`` and ``ts_rollup`` entries."""
     fields = _fields_at(block, rows)
     fields.prefix()
     is_rollup = block.headers["entry_type"][rows] == _ROLLUP
@@ -217,7 +217,7 @@ def _batch_runs(block: Block, rows: NDArray[np.intp]) -> Runs:
 
 
 def _read_numbers(fields: Fields, counts: Numbers, limits: Numbers) -> Numbers:
-    """Read ``counts`` places in a table of ``limits`` rows; return places in all tables joined."""
+    """Read ``counts`` references to tables of ``limits`` rows, as positions in all tables."""
     at = fields.fixed(2 * counts).start
     places = gather(fields.data, ragged(at, counts, 2), _U2).astype(np.int64)
     if (places >= np.repeat(limits, counts)).any():
@@ -229,13 +229,13 @@ def _read_numbers(fields: Fields, counts: Numbers, limits: Numbers) -> Numbers:
 def _read_fields(
     fields: Fields, counts: Numbers, *, behind: int
 ) -> tuple[NDArray[np.uint8], Spans]:
-    """Read ``counts`` fields of each payload: a kind, a name, and ``behind`` bytes that are passed.
+    """Read ``counts`` fields of each payload: a kind, a name, and ``behind`` bytes to skip.
 
-    Returns kinds and names of all payloads, one payload after the other.
+    Returns the kinds and names of all fields, payload after payload.
     """
     firsts = np.cumsum(counts) - counts
     total = int(counts.sum())
-    # Each has two bytes at least: a damaged count must not decide what is allocated.
+    # A field has at least two bytes: a damaged count must not decide how much is allocated.
     if (2 * counts > fields.end - fields.at).any():
         raise CorruptPayload("a field crosses the end of its payload")
     kinds = np.zeros(total, np.uint8)
@@ -258,7 +258,7 @@ def _read_fields(
 
 
 def read_times(block: Block, runs: Runs) -> Numbers:
-    """Return the time of every point; 0 where there is none."""
+    """Return the time of every point; 0 in a row without a point."""
     has_points = runs.kind != NO_POINTS
     if has_points.all():
         found: Numbers = gather(block.data, ragged(runs.time_at, runs.size, 8), np.dtype("<i8"))
@@ -271,7 +271,7 @@ def read_times(block: Block, runs: Runs) -> Numbers:
 
 
 def read_values(block: Block, runs: Runs) -> NDArray[np.uint64]:
-    """Return the bits of the value of every point, 0 or 1 for a bool; 0 where there is none."""
+    """Return the value of every point as bits, 0 or 1 for a bool; 0 in a row without a point."""
     values = np.zeros(int(runs.size.sum()), np.uint64)
     is_wide = (runs.kind == F64) | (runs.kind == I64)
     is_narrow = runs.kind == BOOL

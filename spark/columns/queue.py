@@ -1,17 +1,17 @@
 """The view ``queue_operations``: every operation of queues, with its operands as columns.
 
-One row for each operation; ``ack``, ``nack``, ``extend``, ``release``, ``cancel`` and
-``prioritise`` have one for each message that they name, in their order. Numbers are those of the
-entry: 0 means no bound, or the default, where docs/queue.md says so. What an entry does not say:
+Each operation has one row; ``ack``, ``nack``, ``extend``, ``release``, ``cancel`` and
+``prioritise`` have one for each message that they name, in order. Numbers are those of the entry: 0
+means no limit, or the default, as docs/queue.md says. An entry does not say:
 
-* whether an ``enqueue`` with a ``dedup_id`` repeated another message. ``message_id`` is the entry's
-  index, which is the id of the message unless it did. The same holds for a ``schedule_fire`` that
-  came too late to make a message;
+* whether an ``enqueue`` with a ``dedup_id`` was a duplicate. ``message_id`` is the entry's index,
+  which is the id of the message unless it was. The same holds for a ``schedule_fire`` that came too
+  late to make a message;
 * which messages a ``lease`` got, a ``purge`` removed or a ``redrive`` moved: their ``message_id``
   is null;
 * whether an item took effect: a stale token is refused for its message alone unless ``strict``;
-* the name of a queue, but in its creation. ``queue`` is filled in from the names that are known to
-  the reader, and null for a queue that is deleted.
+* the name of a queue, except where it is created. ``queue`` comes from the names that the reader
+  knows, and is null for a deleted queue.
 """
 
 from collections.abc import Mapping
@@ -92,7 +92,7 @@ _ITEM = {"message_id": (0, "<u8"), "token": (8, "<u8")}
 _ID_SIZE = 8
 _ID = {"message_id": (0, "<u8")}
 
-_BACKOFF = "backoff"  # where the delays of a configuration are
+_BACKOFF = "backoff"  # the span of a configuration's delays
 _BACKOFF_STEP_SIZE = 8
 
 
@@ -274,7 +274,7 @@ def _wanted(operands: Operands, selection: Selection) -> NDArray[np.bool_]:
 
 
 def _queue_names(operands: Operands, known: Mapping[int, str]) -> pa.Array:
-    """Return the name of each row's queue: as its creation says, or as it is known."""
+    """Return the name of each row's queue: from its creation, or from the known names."""
     ids, place = np.unique(operands.number("queue_id")[0][operands.entries], return_inverse=True)
     names = pa.array([known.get(number) for number in ids.tolist()], pa.string())
     found = names.take(pa.array(place))
@@ -299,7 +299,7 @@ def _backoffs(operands: Operands) -> pa.Array:
 
 
 def _count(block: Block) -> NDArray[np.int64]:
-    """Return how many rows each entry has: as many as the messages that it names."""
+    """Return the number of rows of each entry: one for each message that it names."""
     return list_rows(block, _LAYOUTS, _WITH_LIST)
 
 

@@ -1,7 +1,7 @@
 """The queue section of a snapshot as tables: ``queue`` (messages) and ``queues``.
 
-As with keys, one pass in Python finds where each message starts, and array operations do the rest.
-Queues themselves are few, and are read one by one.
+As in ``kv_section``, one pass in Python finds where each message starts, and array operations do
+the rest. Queues are few and are read one by one.
 """
 
 import struct
@@ -78,7 +78,7 @@ _TOTALS_LAYOUT = struct.Struct(f"<{len(_TOTALS)}Q")
 _SCHEDULE_SIZE, _REDRIVE_SIZE = 25, 96
 _DELAYED, _LEASED = 1, 2
 _HAS_EXPIRES, _HAS_BODY, _HAS_GROUP, _HAS_TENANT, _HAS_DEAD = 0x100, 0x200, 0x400, 0x800, 0x1000
-_HAS_BYTES = _HAS_GROUP | _HAS_TENANT | _HAS_DEAD  # fields whose sizes stand in them
+_HAS_BYTES = _HAS_GROUP | _HAS_TENANT | _HAS_DEAD  # fields of variable size
 _KNOWN = 0xFFFF_1F3F
 _PLAIN_SIZE, _DEAD_SIZE = 20, 20
 MESSAGE_BYTES_MAX = 20 + 4 * 8 + 2 * 256 + _DEAD_SIZE + 65_535
@@ -88,7 +88,7 @@ _U16 = struct.Struct("<H")
 
 
 def _fixed_size(meta: int) -> int:
-    """Return the bytes of a message's fields of fixed size."""
+    """Return the total size of a message's fixed-size fields."""
     state = meta & 3
     count = (state != 0) + (state == _LEASED) + (meta >> 8 & 1) + (meta >> 9 & 1)
     return _PLAIN_SIZE + 8 * count
@@ -98,7 +98,7 @@ _FIXED_SIZES = [_fixed_size(meta) for meta in range(0x2000)]
 
 
 class _Queue(NamedTuple):
-    """A queue without its messages, as its columns have it."""
+    """A queue without its messages, as values of the columns."""
 
     head: dict[str, Any]
     message_count: int
@@ -133,7 +133,7 @@ def queue_info_rows(chunks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
 
 
 def _queues(section: SectionBytes) -> Iterator[_Queue]:
-    """Yield queues; before the next one, the caller reads the messages of each."""
+    """Yield queues; the caller must read the messages of each before it asks for the next."""
     for _ in range(section.number(U32)):
         head: dict[str, Any] = {"queue_id": section.number(U64)}
         head |= {"namespace": section.text(U8), "queue": section.text(U8)}
@@ -189,7 +189,7 @@ def _find_messages(data: bytes, at: int, count: int, starts: list[int]) -> tuple
 
 
 def _skip_bytes(data: bytes, at: int, meta: int) -> int:
-    """Return where a message ends; its fields of fixed size end at ``at``."""
+    """Return where a message ends; its fixed-size fields end at ``at``."""
     if meta & _HAS_GROUP:
         at += 1 + data[at]
     if meta & _HAS_TENANT:
@@ -252,7 +252,7 @@ def _deaths(fields: Fields, dead: NDArray[np.bool_]) -> list[pa.Array]:
 
 
 def _u64(fields: Fields, where: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Read a number where there is one; messages with options are rare."""
+    """Read a number where there is one; cheap if no message has it, which is usual."""
     return fields.u64(where) if where.any() else np.zeros(len(fields), np.uint64)
 
 

@@ -1,9 +1,9 @@
 """The bytes of a snapshot's section, read in pieces of bounded size.
 
-A section is one record after the other, of different sizes, and comes in chunks that are cut
-anywhere (docs/snapshots.md). ``SectionBytes`` holds one piece of it: a few mebibytes, or one larger
-record. What is cut at the end of a piece is carried over into the next one. A size that leads
-behind the end of the section is ``CorruptPayload``, and costs no more memory than the section has.
+A section is a sequence of records of different sizes, in chunks that may end anywhere
+(docs/snapshots.md). ``SectionBytes`` holds one piece of it: a few MiB, or one larger record. An
+incomplete record at the end of a piece is carried over into the next one. A size that leads past
+the end of the section raises ``CorruptPayload``, and takes no more memory than the section has.
 """
 
 import struct
@@ -26,14 +26,14 @@ U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 
 FindRecords = Callable[[bytes, int, int, list[int]], tuple[int, int]]
-"""Find records in ``data`` from a position on, at most ``count``, and append where each starts.
+"""Find at most ``count`` records in ``data`` from a position on, and append where each starts.
 
-Returns where the first one that is not whole starts, and how many bytes it needs at least.
+Returns where the first incomplete record starts, and how many bytes it needs at least.
 """
 
 
 class SectionBytes:
-    """A piece of a section, and the place up to which it was read."""
+    """A piece of a section, and the position up to which it was read."""
 
     __slots__ = ("_chunks", "at", "data")
 
@@ -47,11 +47,11 @@ class SectionBytes:
 
     @property
     def left(self) -> int:
-        """Bytes of the piece that were not read."""
+        """The number of unread bytes in the piece."""
         return len(self.data) - self.at
 
     def fill(self, size: int) -> None:
-        """Make ``size`` bytes available from ``at`` on, or all that there are."""
+        """Make ``size`` bytes available from ``at`` on, or all up to the end of the section."""
         if self.left >= size:
             return
         parts = [self.data[self.at :]]
@@ -133,10 +133,10 @@ class SectionBytes:
 def end_of_records(
     starts: list[int], at: int, end: int, *, is_cut: bool, record_bytes_max: int
 ) -> tuple[int, int]:
-    """Finish a search for records; return what ``FindRecords`` does.
+    """Finish a search for records; return what a ``FindRecords`` returns.
 
-    ``at`` is where the last one ends, unless ``is_cut``: then it could not be read to its size.
-    Only here is it compared with the end of the bytes, once and not for each record.
+    ``at`` is where the last record ends; ``is_cut``: its size could not be read. The end is
+    compared with the end of the bytes only here, once and not for each record.
     """
     if is_cut:
         at = starts.pop()
@@ -144,13 +144,13 @@ def end_of_records(
             return at, end - at + 1
     if at > end:
         start = starts.pop()
-        refuse(at - start > record_bytes_max, "a record that is larger than one can be")
+        refuse(at - start > record_bytes_max, "a record above the size limit")
         return start, at - start
     return at, 0
 
 
 def rows_batch(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch of few rows; a number that no column can hold is damage."""
+    """Return a batch of a few rows; a number that does not fit its column means damage."""
     try:
         return pa.RecordBatch.from_pylist(rows, schema=schema)
     except (OverflowError, pa.ArrowInvalid) as error:
@@ -158,7 +158,7 @@ def rows_batch(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def optional_numbers(values: NDArray[np.uint64], valid: NDArray[np.bool_]) -> pa.Array:
-    """Return numbers that few rows have."""
+    """Return a column of numbers that only a few rows have."""
     return arrays.numbers(values, valid=valid) if valid.any() else pa.nulls(len(valid), pa.int64())
 
 

@@ -1,8 +1,8 @@
 """The sections of a snapshot as tables, without loading them into projections.
 
-Each table is made of one section: ``rows`` takes the content as chunks that may be cut anywhere and
-yields batches of bounded size. Checksums are compared by who reads the file; what contradicts the
-format nevertheless is ``CorruptPayload``. The tables are the state as of the snapshot's index.
+Each table comes from one section: ``rows`` takes the content as chunks that may end anywhere and
+yields batches of bounded size. The reader of the file compares checksums; content that still breaks
+the format raises ``CorruptPayload``. The tables show the state at the snapshot's index.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,7 @@
-"""Which entries and rows a reader wants: the options of a read that prune, checked before.
+"""Which entries and rows a reader wants: the options of a read that prune, already checked.
 
-Owners, types and times are decided by headers alone, before a payload is looked at. Names are
-decided by each view, which knows where its operations hold them.
+Owners, types and times are compared with headers, before any payload is read. Names are compared
+by each view, which knows where its operations hold them.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from onelog.spark.columns.operations import types_of
 
 TIME_NS_MAX = (1 << 64) - 1
 RECORD_TYPES = types_of("stream", "append", "dead_letter")
-# Bytes that are compared at once: rows that differ early cost no more than these.
+# Bytes that are compared at once: rows that differ early cost one step.
 _STEP_BYTES = 32
 
 
@@ -41,7 +41,7 @@ class Selection:
     def can_be_within(
         self, first_timestamp_ns: int, last_timestamp_ns: int, owner_counts: Sequence[int]
     ) -> bool:
-        """Tell whether a file with these times and entries of owners can have wanted entries."""
+        """Tell whether a file with these times and owners can have wanted entries."""
         if last_timestamp_ns < self.from_time_ns or first_timestamp_ns > self.to_time_ns:
             return False
         owners = {number for number, count in enumerate(owner_counts) if count}
@@ -52,7 +52,7 @@ class Selection:
         return bool(owners)
 
     def wants_headers(self, headers: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Tell which entries are wanted as far as headers tell."""
+        """Tell which entries are wanted, by their headers alone."""
         mask = np.ones(len(headers), np.bool_)
         if self.types is not None:
             mask &= np.isin(headers["entry_type"], np.array(sorted(self.types), np.uint16))
@@ -79,7 +79,7 @@ def starts_with(data: NDArray[np.uint8], spans: Spans, prefix: bytes) -> NDArray
 def is_one_of(
     data: NDArray[np.uint8], spans: Spans, values: frozenset[bytes] | None
 ) -> NDArray[np.bool_]:
-    """Tell which spans are equal to one of some values; all of them if ``values`` is None."""
+    """Tell which spans equal one of some values; all do if ``values`` is None."""
     if values is None:
         return np.ones(len(spans.start), np.bool_)
     mask = np.zeros(len(spans.start), np.bool_)
@@ -92,7 +92,7 @@ def is_one_of(
 
 
 def compare(data: NDArray[np.uint8], spans: Spans, value: bytes) -> NDArray[np.int8]:
-    """Tell whether each span is before (-1), equal to (0) or behind (1) ``value``, as bytes."""
+    """Compare each span with ``value`` as bytes: -1 if it is less, 0 if equal, 1 if greater."""
     order = np.zeros(len(spans.start), np.int8)
     rows = np.arange(len(order))
     for step, byte in enumerate(value):
@@ -111,8 +111,8 @@ def compare(data: NDArray[np.uint8], spans: Spans, value: bytes) -> NDArray[np.i
 def _texts(data: NDArray[np.uint8], at: NDArray[np.int64], size: int) -> NDArray[np.bytes_]:
     """Return ``size`` bytes at each of some positions.
 
-    Numpy drops zeros at the end of such items, on both sides of a comparison: among items of one
-    size that hides no difference.
+    Numpy ignores zeros at the end of such items, on both sides of a comparison. Items of one size
+    still differ if their bytes do.
     """
     if not size or not len(at):
         return np.zeros(len(at), "S1")

@@ -1,8 +1,8 @@
-"""Names of series, taken apart: the measurement and the tags of a canonical name.
+"""Parses the canonical names of series into measurement and tags.
 
-A name is ``measurement{tag=value,tag=value}``; a backslash stands before each of ``\\ , = { }``
-that belongs to a name (docs/timeseries.md). Names repeat: each distinct one is taken apart once,
-and rows refer to it by its number.
+A name is ``measurement{tag=value,tag=value}``; a backslash escapes each of ``\\ , = { }`` inside a
+part (docs/timeseries.md). Names repeat, so each distinct name is parsed once, and rows refer to it
+by its number.
 """
 
 import re
@@ -20,7 +20,7 @@ from onelog.spark.columns.fields import Spans
 from onelog.ual.errors import CorruptPayload
 
 TAGS_TYPE = pa.map_(pa.string(), pa.string())
-# Names that a process remembers: those of a block come again in the next one.
+# Parsed names that a process caches: the names of a block usually recur in the next one.
 PARSED_NAMES_MAX = 100_000
 
 _TOKEN = r"(?:[^\\,={}]|\\[\\,={}])+"  # noqa: S105 - a part of a name, no secret
@@ -32,7 +32,7 @@ Tags = tuple[tuple[str, str], ...]
 
 
 class SeriesName(NamedTuple):
-    """A name, taken apart and without escapes."""
+    """A parsed name, without escapes."""
 
     measurement: str
     tags: Tags
@@ -40,7 +40,7 @@ class SeriesName(NamedTuple):
 
 @lru_cache(PARSED_NAMES_MAX)
 def parse_series_name(raw: bytes) -> SeriesName:
-    """Take a canonical name apart; ``CorruptPayload`` for what is none."""
+    """Parse a canonical name; raise ``CorruptPayload`` if it is not one."""
     try:
         found = _NAME.fullmatch(raw.decode())
     except UnicodeDecodeError as error:
@@ -58,12 +58,12 @@ def parse_series_name(raw: bytes) -> SeriesName:
 
 
 class Distinct:
-    """Spans of bytes as numbers of the distinct ones among them."""
+    """Spans of bytes as numbers of the distinct values among them."""
 
     __slots__ = ("codes", "values")
 
     def __init__(self, data: NDArray[np.uint8], spans: Spans) -> None:
-        # Arrow copies spans that ascend; these come from several layouts, each in order.
+        # ``binary`` needs ascending spans; these come from several layouts, each in order.
         order = np.argsort(spans.start, kind="stable")
         found = arrays.binary(data, spans.take(order)).dictionary_encode()
         self.values: pa.Array = found.dictionary

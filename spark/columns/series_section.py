@@ -1,12 +1,12 @@
 """The time series section of a snapshot as tables: ``series`` and the points of buffers.
 
-A column is one field of one series. ``series`` has a row for each, with the blocks that hold its
-older points: entries of the log, by index. ``buffered_points`` has the newest points, which are in
-no block yet, as they arrived: of two with the same time, ``policy`` and ``arrival`` decide. Reads
-show nothing from before ``trimmed_ns``, and nothing that a ``deleted`` range covers in blocks below
-its ``before_index``.
+A column is one field of one series. ``series`` has a row for each column, with the blocks that hold
+its older points: entries of the log, by index. ``buffered_points`` has the newest points, which are
+in no block yet, in order of arrival; of two with the same time, ``policy`` and ``arrival`` decide
+which one counts. Reads show nothing before ``trimmed_ns``, and nothing that a ``deleted`` range
+covers in blocks below its ``before_index``.
 
-Columns are read one by one (3 µs); their points, blocks and names are not looked at one by one.
+Columns are read one by one (3 µs each); their points, blocks and names by array operations.
 """
 
 import struct
@@ -75,7 +75,7 @@ SERIES_SCHEMA = pa.schema(
 BUFFERED_POINTS_SCHEMA = pa.schema(
     [
         *_COLUMN_FIELDS,
-        pa.field("arrival", pa.int64(), nullable=False),  # place among all points of the column
+        pa.field("arrival", pa.int64(), nullable=False),  # number among all points of the column
         pa.field("time", arrays.TIMESTAMP, nullable=False),
         pa.field("time_ns", pa.int64(), nullable=False),
         pa.field("value", pa.float64(), nullable=False),
@@ -131,7 +131,7 @@ class _Column:
 
 
 def series_rows(chunks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
-    """Yield a row for each field of each series; one without a field for a series without."""
+    """Yield a row for each field of each series; a series without fields has one row."""
     for columns in _parts(chunks):
         blocks = _words([column.blocks for column in columns], _BLOCK_WORDS)
         block_counts = _lengths([column.blocks for column in columns], 8 * _BLOCK_WORDS)
@@ -154,7 +154,7 @@ def series_rows(chunks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
 
 
 def buffered_point_rows(chunks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
-    """Yield the points of all buffers, column after column, in the order of their arrival."""
+    """Yield the points of all buffers, column by column, in order of arrival."""
     for part in _parts(chunks):
         columns = [column for column in part if column.points]
         if not columns:
@@ -179,7 +179,7 @@ def buffered_point_rows(chunks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
 
 
 def _values(columns: list[_Column], kinds: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Return the bits of all points."""
+    """Return the values of all points as bits."""
     wide = b"".join([column.values for column in columns if column.kind != BOOL])
     narrow = b"".join([column.values for column in columns if column.kind == BOOL])
     if not narrow:
@@ -192,7 +192,7 @@ def _values(columns: list[_Column], kinds: NDArray[np.uint8]) -> NDArray[np.uint
 
 
 def _names(columns: list[_Column], rows: NDArray[np.intp]) -> list[pa.Array]:
-    """Return the columns that say which field of which series a row is about."""
+    """Return the columns that name the series and field of each row."""
     parsed = [parse_series_name(column.series) for column in columns]
     measurements = [column.measurement for column in columns]
     for name, measurement in zip(parsed, measurements, strict=True):
@@ -244,11 +244,8 @@ def _list(rows: NDArray[np.int64], counts: NDArray[np.int64], kind: pa.StructTyp
     return pa.ListArray.from_arrays(offsets, structs, type=pa.list_(kind))
 
 
-# Reading
-
-
 def _parts(chunks: Iterable[bytes]) -> Iterator[list[_Column]]:
-    """Yield columns, some at a time: bounded in number, in points and in bytes."""
+    """Yield lists of columns, each bounded in number, points and bytes."""
     part: list[_Column] = []
     points = size = 0
     for column in _columns(SectionBytes(chunks)):
@@ -275,7 +272,7 @@ def _columns(section: SectionBytes) -> Iterator[_Column]:
 
 
 def _measurement(namespace: str, head: bytes) -> _Measurement:
-    """Read the head of a measurement; its rules are not looked at."""
+    """Read the head of a measurement, without its rules."""
     reader = SectionBytes((b"\x01", head))
     name = reader.text(U8)
     _, _, trimmed_ns = reader.fields(_HEAD)

@@ -1,15 +1,15 @@
-"""The view ``stream``: one row for each record, and the offset of a record is its ``index``.
+"""The view ``stream``: one row for each record; the offset of a record is its ``index``.
 
 A record is an ``append``, with all that its producer sent, or a ``dead_letter``: a record of a
-dead-letter stream, which has no content of its own. ``origin_offset`` is the ``append`` that it
-leads to, by which the two are joined; the other columns of dead letters say where and why a group
-gave up. What an entry does not say:
+dead-letter stream, which has no content of its own. Its ``origin_offset`` is the offset of the
+``append`` that failed, for a join; the other columns of dead letters say where and why a group gave
+up. An entry does not say:
 
-* the ``partition``, unless its producer chose one: it follows from the key, or from the offset, and
-  the number of partitions of the stream (docs/streams.md);
-* whether an ``append`` of a transaction repeated a record: such an entry may be a row, too, and is
-  no record. It has the ``stream``, ``producer_id``, ``epoch`` and ``sequence`` of the row that it
-  repeats. Outside of a transaction a repetition is refused, and no row;
+* the ``partition``, unless its producer chose one: it follows from the key or the offset, and from
+  the stream's number of partitions (docs/streams.md);
+* whether an ``append`` in a transaction was a duplicate: such an entry may have a row although it
+  is no record. It has the same ``stream``, ``producer_id``, ``epoch`` and ``sequence`` as the
+  original. Outside a transaction a duplicate is refused and has no row;
 * whether the stream still has the record: it may have been trimmed since.
 
 All other operations of streams are in the view ``stream_operations``.

@@ -1,18 +1,18 @@
-"""The view ``stream_operations``: what happened to streams and their groups, but for the records.
+"""The view ``stream_operations``: operations on streams and consumer groups, without the records.
 
-One row for each operation; ``retain``, ``group_commit``, ``deliver``, ``ack`` and ``nack`` have one
-for each place that they name, in their order. A ``deliver`` that found nothing names none, and has
-one row without an ``offset``. ``offset`` is, by operation:
+Each operation has one row; ``retain``, ``group_commit``, ``deliver``, ``ack`` and ``nack`` have one
+for each partition or record that they name, in order. A ``deliver`` that found nothing has one row
+without an ``offset``. The meaning of ``offset`` depends on the operation:
 
-* ``trim`` with cause ``request``, ``retain``: records below it go;
-* ``group_create``, ``group_seek``: where the group goes on; 0 is the first record that is kept, and
-  -1 (of ``group_create``) the next one that comes;
-* ``group_commit``: everything below it is done;
+* ``trim`` with cause ``request``, ``retain``: records below it are dropped;
+* ``group_create``, ``group_seek``: where the group continues; 0 is the first kept record, and -1
+  (``group_create`` only) the next record to arrive;
+* ``group_commit``: everything below it is processed;
 * ``deliver``, ``ack``, ``nack``: the record.
 
-A ``partition`` of null, where an operation may name one, means all of them. ``retain`` names its
-stream by id alone, so that it has no row if streams are chosen by name. Which records a ``claim``
-got is not in its entry.
+If an operation may name a ``partition``, null means all partitions. ``retain`` has only the id of
+its stream, so it has no row if streams are selected by name. The entry of a ``claim`` does not say
+which records it got.
 """
 
 import numpy as np
@@ -239,7 +239,7 @@ def _causes(operands: Operands) -> pa.Array:
 
 
 def _count(block: Block) -> NDArray[np.int64]:
-    """Return how many rows each entry has: as many as the places that it names."""
+    """Return the number of rows of each entry: one for each partition or record it names."""
     return list_rows(block, _LAYOUTS, _WITH_LIST)
 
 

@@ -1,9 +1,8 @@
 """The stream section of a snapshot as tables: ``streams`` and ``groups``.
 
-Records are not in it, so it is small: a few numbers for each partition and for each partition of a
-consumer group, which are read one by one. Only pending records and producers can be many; they are
-passed over with one step each. ``committed`` and the counts are not stored but follow from what is
-(docs/streams.md).
+The section has no records, so it is small: a few numbers for each partition of a stream and of a
+consumer group, which are read one by one. Only pending records and producers can be many; each is
+skipped in one step. ``committed`` and the counts are not stored but computed (docs/streams.md).
 """
 
 import struct
@@ -143,7 +142,7 @@ def _partition(section: SectionBytes, number: int) -> Row:
     section.take(_TRIM_SIZE * trims)
     records_kept = bytes_kept = 0
     if marks:
-        # The first mark says what was counted before it: the rest is kept, or a little less.
+        # The first mark counts what was before it. What follows is kept, or slightly less.
         _, _, count_before, size_before = section.fields(_MARK)
         records_kept, bytes_kept = count - count_before, size - size_before
         section.take(_MARK_SIZE * (marks - 1))

@@ -1,11 +1,11 @@
 """The view ``timeseries_operations``: one row for each point that was written, and one for each
 other operation of time series.
 
-* ``ts_write``: a row per field. ``ts_write_batch`` and ``ts_rollup``: a row per point, run after
-  run, each in the order in which its times stand. One without points has one row.
-* ``ts_block`` says again, compressed, what was written before: it has one row with its numbers, and
-  its points are not rows here. Hashes and body are in the payload of the view ``log``.
-* All others: one row with what they ask for.
+* ``ts_write`` has a row for each field. ``ts_write_batch`` and ``ts_rollup`` have a row for each
+  point, run by run, in the order of the times in the entry; one row if there are no points.
+* ``ts_block`` holds points again, compressed, that were written before: it has one row with its
+  numbers and no rows for its points. Its hashes and body are in the payload of the view ``log``.
+* All others have one row with their operands.
 
 ``measurement`` is that of the point, or the one that the operation names. For a rollup, ``source``
 is the measurement whose points were aggregated. A selection of measurements keeps the rows whose
@@ -14,7 +14,7 @@ is the measurement whose points were aggregated. A selection of measurements kee
 ``value`` holds every value as a double; ``value_long`` and ``value_bool`` hold it exactly. ``time``
 is never null for a point: any 64-bit nanoseconds are moments between 1677 and 2262.
 
-Matchers of a ``ts_delete`` become text one entry after the other (2 µs each): there are few.
+The matchers of a ``ts_delete`` are formatted entry by entry (2 µs each): there are few.
 """
 
 from collections.abc import Callable
@@ -74,9 +74,9 @@ _SCHEMA = pa.schema(
 
 
 def entries_with_measurement(block: Block, names: frozenset[bytes]) -> NDArray[np.bool_]:
-    """Tell which entries of any owner are about one of some measurements.
+    """Tell which entries of any owner concern one of some measurements.
 
-    An entry is if it names one, or if one of its series belongs to one.
+    An entry does if it names the measurement, or a series of it.
     """
     mask = np.zeros(len(block), np.bool_)
     owner = block.headers["entry_type"] >> np.uint16(8)
@@ -89,7 +89,7 @@ def entries_with_measurement(block: Block, names: frozenset[bytes]) -> NDArray[n
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """The runs of a block, and what their entries say beside."""
+    """The runs of a block, and the other operands of their entries."""
 
     block: Block
     namespaces: Spans
@@ -120,7 +120,7 @@ class _Table:
 
     @cached_property
     def measurements(self) -> tuple[pa.Array, NDArray[np.int64]]:
-        """Distinct measurements, and the number of each run's one among them; -1: none."""
+        """The distinct measurements, and the number of each run's measurement; -1: none."""
         runs, named = self.runs, self.operands.texts["measurement"]
         own: dict[str, int] = {}
         of_series = [own.setdefault(each.measurement, len(own)) for each in self.parsed]
@@ -137,7 +137,7 @@ class _Table:
         return pa.concat_arrays([pa.array(list(own), pa.string()), others.dictionary]), codes
 
     def of_measurements(self, names: frozenset[bytes]) -> NDArray[np.bool_]:
-        """Tell which runs are of one of some measurements, or were made of one's points."""
+        """Tell which runs have one of some measurements as ``measurement`` or ``source``."""
         values, codes = self.measurements
         wanted = [name.encode() in names for name in values.to_pylist()]
         mask: NDArray[np.bool_] = np.array([*wanted, False], np.bool_)[codes]  # the last is -1
@@ -170,7 +170,7 @@ class _Table:
         return read_values(self.block, self.runs)
 
     def take(self, values: pa.Array, codes: NDArray[np.int64]) -> pa.Array:
-        """Return values by their numbers in the runs, a row each; -1 is null."""
+        """Return the value of each row by the code of its run; -1 is null."""
         absent = codes < 0
         numbers = codes[self.run_of_row]
         mask = absent[self.run_of_row] if absent.any() else None
@@ -181,7 +181,7 @@ class _Table:
 
 
 def _codes(names: Distinct, spans: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers of distinct names by the numbers of spans; -1 stays."""
+    """Map numbers of spans to numbers of distinct names; -1 stays -1."""
     found: NDArray[np.int64] = np.append(names.codes, -1)[spans]
     return found
 

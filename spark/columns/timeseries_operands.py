@@ -1,7 +1,7 @@
-"""What operations of time series say beside points: settings, rules, ranges, blocks.
+"""Operands of time series operations other than points: settings, rules, ranges, blocks.
 
-Each is read once per entry, for all entries of one operation together, and repeated for the rows of
-the entry. An operand that no entry of a block has costs nothing but a column of nulls.
+They are read once for each entry, all entries of one operation together, and repeated for the rows
+of the entry. An operand that no entry of a block has costs only a column of nulls.
 """
 
 import json
@@ -68,7 +68,7 @@ Rows = NDArray[np.intp]
 
 @dataclass(slots=True)
 class Text:
-    """A text of each entry, where it has one."""
+    """A text operand of each entry, where it has one."""
 
     spans: Spans
     valid: Mask
@@ -76,18 +76,18 @@ class Text:
 
 @dataclass(slots=True)
 class Operands:
-    """What each entry of a block says beside points."""
+    """The operands of each entry of a block, other than points."""
 
     count: int
     texts: dict[str, Text] = field(default_factory=dict)
     numbers: dict[str, tuple[NDArray[np.int64], Mask]] = field(default_factory=dict)
-    # Made per entry, null for those without.
+    # Columns with one value for each entry; null for entries without the operand.
     made: dict[str, pa.Array] = field(default_factory=dict)
 
     def columns(
         self, data: NDArray[np.uint8], find_rows: Callable[[], Rows]
     ) -> Iterator[tuple[str, Callable[[], pa.Array]]]:
-        """Yield each operand's name, and what makes its column of the entry of each row."""
+        """Yield each operand's name and a function that makes its column of rows."""
         for name, kind in OPERANDS.items():
             yield name, partial(self._column, name, kind, data, find_rows)
 
@@ -138,7 +138,7 @@ class _Reader(Fields):
         valid[self._rows] = True
 
     def names(self, name: str, codes: NDArray[Any], names: tuple[str | None, ...]) -> None:
-        """Keep one of few names of each entry."""
+        """Keep a name of each entry, given as a position in ``names``."""
         if (codes < 1).any() or (codes >= len(names)).any():
             raise CorruptPayload(f"an unknown {name}")
         every = np.zeros(self._operands.count, np.int64)
@@ -180,7 +180,7 @@ class _Reader(Fields):
 
 
 def read_operands(block: Block) -> Operands:
-    """Read what the entries of a block say beside points."""
+    """Read the operands of the entries of a block, other than points."""
     count = len(block)
     operands = Operands(count)
     for name in _TEXTS:

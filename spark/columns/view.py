@@ -1,11 +1,11 @@
 """What a view is, and what all views share: the columns of an entry's header.
 
-A view turns a block into rows. It is described once, as a ``View``: its columns, the entry types
-that have rows in it, and two functions. ``count`` says how many rows each entry becomes, so that
-one block with many rows is decoded in parts of at most ``BATCH_ROWS_MAX``; ``decode`` fills an
-``Output``. Rows are in the order of the log: by index, then by position within an entry.
+A view turns a block into rows. A ``View`` describes it: its columns, the entry types that have rows
+in it, and two functions. ``count`` returns the number of rows of each entry, so that a block with
+many rows is decoded in parts of at most ``BATCH_ROWS_MAX``. ``decode`` fills an ``Output``. Rows
+are in the order of the log: by index, then by position within an entry.
 
-A column is a function that makes it, called only if somebody wants the column.
+``Output`` holds a function for each column, which is called only if the column is wanted.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +20,7 @@ from onelog.spark.columns.block import TYPE_BATCH, Block
 from onelog.spark.columns.operations import NESTED, OPERATIONS, OWNERS
 from onelog.spark.columns.selection import Selection
 
-# Rows of one record batch, unless one entry has more of them.
+# Rows of one record batch, unless a single entry has more.
 BATCH_ROWS_MAX = 131_072
 
 Rows = NDArray[np.intp]
@@ -64,7 +64,7 @@ class Output:
         return wanted is None or not wanted.isdisjoint(names)
 
     def add(self, name: str, make: Callable[[], pa.Array]) -> None:
-        """Say how a column is made."""
+        """Add the function that makes a column."""
         assert name not in self._makers, name
         self._makers[name] = make
 
@@ -75,10 +75,10 @@ class Output:
         position: NDArray[np.int64],
         types: NDArray[np.uint16] | None = None,
     ) -> None:
-        """Add what every view has; ``rows`` are the entry of each row, ``position`` its place.
+        """Add the columns of every view; ``rows``: each row's entry, ``position``: its place in it.
 
-        ``types``: the entry type that names the operation of each row, where that is not its
-        entry's own.
+        ``types``: the type that names the operation of each row, if it is not the type of its
+        entry.
         """
         self.row_count = len(rows)
         headers = block.headers
@@ -97,10 +97,10 @@ class Output:
         self.add("transaction", lambda: arrays.numbers(block.transaction[rows], valid=in_batch))
 
     def clear(self) -> None:
-        """Forget how columns are made.
+        """Drop the functions that make columns.
 
-        Makers refer to this object and to the block: as a cycle they would keep the block's bytes,
-        which may be a whole file, until the collector comes by.
+        They refer to this object and to the block. This cycle would keep the block's bytes, which
+        may be a whole file, in memory until the garbage collector runs.
         """
         self._makers.clear()
 
@@ -109,7 +109,7 @@ class Output:
         fields = [each for each in self._schema if self.wants(each.name)]
         columns = [self._makers[each.name]() for each in fields]
         schema = pa.schema(fields)
-        if not columns:  # only how many rows there are
+        if not columns:  # only the number of rows is wanted
             return pa.RecordBatch.from_arrays([pa.nulls(self.row_count)], [""]).select([])
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -123,15 +123,15 @@ class View:
     types: frozenset[int] | None  # entry types that have rows; None: all
     count: Callable[[Block], NDArray[np.int64]] | None  # rows of each entry; None: one each
     decode: Callable[[Block, Output], None]
-    is_replayed: bool = False  # its rows are what entries did to a state, and no entry's own
+    is_replayed: bool = False  # its rows are changes, which only replay shows
 
     @property
     def shows_state(self) -> bool:
-        """Whether it is a table of the state, which no entry has rows in."""
+        """Whether it is a table of the state, in which no entry has rows."""
         return self.types is not None and not self.types
 
     def batches(self, block: Block, request: Request) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a block that are wanted, in order, in batches that are bounded."""
+        """Yield the wanted rows of a block, in order and in bounded batches."""
         for part in self._parts(block):
             output = Output(request, self.schema)
             self.decode(part, output)
@@ -161,7 +161,7 @@ class View:
 
 
 def operation_names(entry_types: NDArray[np.uint16]) -> pa.Array:
-    """Return the names of operations; null for a type that this version does not know."""
+    """Return the names of operations; null for a type unknown to this version."""
     codes = np.minimum(entry_types, len(_OPERATION_NAMES) - 1)
     return arrays.named(codes, _OPERATION_NAMES)
 

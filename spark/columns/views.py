@@ -1,4 +1,4 @@
-"""All views without state, by their names."""
+"""All views of entries, by name."""
 
 from typing import Final
 

@@ -1,10 +1,10 @@
-"""The files of an export as a Delta table: they are registered as they are, and nothing is copied.
+"""Registers the files of an export as a Delta table, without copying them.
 
-The table is the folder of the view. Version N of its log adds the files of receipt N + 1, so that a
-continuation is the next version. What a version holds follows from the receipt alone: writing it
-again changes nothing, and a version that somebody else wrote is never replaced.
+The table is the folder of the view. Version N of its log adds the files of receipt N + 1, so each
+continuation is the next version. The bytes of a version follow from the receipt alone: writing it
+again changes nothing, and a version that something else wrote is never replaced.
 
-Shard and day, which are in the names of the files, are the columns that partition the table.
+The table is partitioned by shard and day, which are in the names of the files.
 """
 
 import json
@@ -22,7 +22,7 @@ from onelog.spark.export.files import PARTITION_COLUMNS, file_schema
 from onelog.spark.export.receipt import Receipt
 from onelog.spark.export.target import Target
 
-# Those that views have.
+# Only the types that views have.
 _SIMPLE = {
     pa.int32(): "integer", pa.int64(): "long", pa.float64(): "double", pa.bool_(): "boolean",
     pa.string(): "string", pa.binary(): "binary", pa.date32(): "date",
@@ -34,12 +34,12 @@ def check_format(file_format: str) -> None:
     """Refuse a table of files that are not Parquet."""
     if file_format != "parquet":
         raise InvalidArgument(
-            f"a table has files of Parquet, and not of {file_format}", reason="TABLE_FORMAT"
+            f"a table needs Parquet files, not {file_format}", reason="TABLE_FORMAT"
         )
 
 
 def register_delta(target: Target, view: View, receipts: Sequence[Receipt]) -> str:
-    """Write the versions of the table that are not there yet; return the table's folder."""
+    """Write the missing versions of the table; return the table's folder."""
     for receipt in receipts:
         version = receipt.number - 1
         name = f"{view.name}/_delta_log/{version:020d}.json"
@@ -57,7 +57,7 @@ def register_delta(target: Target, view: View, receipts: Sequence[Receipt]) -> s
 
 def _encode_version(view: View, receipt: Receipt) -> bytes:
     """Return one commit of the table's log: JSON lines."""
-    # The log's time, and not this machine's: the same receipt gives the same bytes.
+    # Log time, not this machine's clock: the same receipt gives the same bytes.
     moment_ms = max((each.timestamp_ns for each in receipt.cut), default=0) // 10**6
     actions: list[dict[str, Any]] = []
     if receipt.number == 1:

@@ -1,17 +1,16 @@
-"""The files of an export: a task writes the rows of one split, a file for each day.
+"""The files of an export: a task writes the rows of one split, one file for each day.
 
-A file is named by what is in it: ``view/shard=00000/date=2026-11-18/`` and then shard, first and
-last index of the split; of a state both are its index. The day is that of the log's time, in UTC.
-Shard and day are in the path and not in the files, as Spark has it for tables with partitions.
+A file is named after its content: ``view/shard=00000/date=2026-11-18/``, then the shard and the
+first and last index of the split. For a state, both are its index. The day is that of the log time,
+in UTC. Shard and day are in the path and not in the files, as in Spark's partitioned tables.
 
-The bytes of a file follow from its split alone. Where a row group ends is decided by the plain
-sizes of the entries, or of the rows where these are no entry's own, and not by how they happened to
-be read: a task that runs twice, here or from another node, writes the same file. So attempts need
-no coordination.
+The bytes of a file follow from its split alone. Where a row group ends depends on the plain sizes
+of the entries, or of the rows in views of state and changes (``row_sizes``), and not on the batches
+in which they were read. A task that runs twice, even against another node, writes the same file, so
+attempts need no coordination.
 
-Sizes
------
-How large rows are, whatever the batches that they came in: no loop over rows.
+An unfinished file is discarded when its task fails; a killed task leaves a temporary file, which
+the next export removes.
 """
 
 import itertools
@@ -34,7 +33,7 @@ from onelog.spark.columns.block import Block
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request, View
 from onelog.spark.export.journal import SplitFacts
-from onelog.spark.export.mix import add_mixes, mix_of
+from onelog.spark.export.mix import add_mixes, compute_mix
 from onelog.spark.export.receipt import FileFacts
 from onelog.spark.export.target import Output, Target
 from onelog.spark.export.text import csv_columns, csv_schema, json_lines
@@ -45,7 +44,7 @@ from onelog.ual.entry import HEADER_SIZE
 
 
 def row_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
-    """Return the plain bytes of each row; a row has the same size in any batch."""
+    """Return the plain size of each row; a row has the same size in any batch."""
     sizes = np.zeros(batch.num_rows, np.int64)
     for column in batch.columns:
         sizes += _sizes(column)
@@ -53,7 +52,7 @@ def row_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
 
 
 def _sizes(values: pa.Array) -> NDArray[np.int64]:
-    """Return the plain bytes of each value; a null that has no fixed width has none."""
+    """Return the plain size of each value; a null of variable width has size 0."""
     kind = values.type
     if pa.types.is_map(kind):
         return _sizes(values.cast(pa.list_(pa.struct([
@@ -76,21 +75,19 @@ def _sizes(values: pa.Array) -> NDArray[np.int64]:
     return np.full(len(values), (kind.bit_width + 7) // 8, np.int64)
 
 
-# Files
-
 ExportedTable = Table | StateTable | ChangesTable
 
-# Plain bytes of entries, or of rows, in a row group of Parquet, a stripe of ORC, a step of others.
+# Plain bytes of entries or rows in a row group of Parquet or a stripe of ORC; also in text formats.
 ROW_GROUP_BYTES = 16 << 20
-TEXT_BYTES = 2 << 20  # of columns that are made text at a time
+TEXT_BYTES = 2 << 20  # of columns that are converted to text at a time
 ZSTD_LEVEL = 1
 DAY_NS = 86_400 * 10**9
 PARTITION_COLUMNS = ("shard", "date")
 EXTENSIONS = {"parquet": "parquet", "orc": "orc", "json": "json", "csv": "csv"}
 
-# Ascending numbers: their differences are small.
+# Ascending numbers, whose differences are small.
 _DELTA_CODED = frozenset(("index", "timestamp", "timestamp_ns"))
-# Texts with few values; bodies and keys rarely repeat, and trying takes time.
+# Texts with few distinct values. Bodies and keys rarely repeat, and trying takes time.
 _DICTIONARY_CODED = frozenset(("operation", "owner", "namespace", "stream", "queue", "measurement"))
 
 
@@ -119,7 +116,7 @@ def day_text(number: int) -> str:
 
 @dataclass(frozen=True)
 class SplitTask:
-    """What travels to tasks: writes a split of a table into a target."""
+    """Writes a split of a table into a target; it pickles and travels to tasks."""
 
     table: ExportedTable
     target: Target
@@ -162,7 +159,7 @@ class SplitTask:
                 writer.add_rows(conform(batch, schema), times)
 
     def _write_changes(self, table: ChangesTable, split: Split, writer: "_SplitWriter") -> None:
-        """Write what entries did; the log is read once more for their headers, which is cheap."""
+        """Write changes; the log is read again for the entries' headers, which is cheap."""
         schema = file_schema(self.view, self.columns)
         origin, read = table.origin, table.options
         times = Selection(from_time_ns=read.from_time_ns, to_time_ns=read.to_time_ns)
@@ -180,7 +177,7 @@ class SplitTask:
 
 
 class _Counts:
-    """Which entries a file was made of: those of its split and day."""
+    """Counts the entries that a file was made of: those of its split and day."""
 
     def __init__(self) -> None:
         self.entries = 0
@@ -188,16 +185,16 @@ class _Counts:
         self.first_index = self.last_index = 0
 
     def add(self, block: Block) -> None:
-        """Add some entries, which follow those before them."""
+        """Add entries that follow those added before."""
         indexes = block.headers["index"]
         self.first_index = self.first_index or int(indexes[0])
         self.last_index = int(indexes[-1])
         self.entries += len(block)
-        self.mix = add_mixes(self.mix, mix_of(block.headers))
+        self.mix = add_mixes(self.mix, compute_mix(block.headers))
 
 
 class _SplitWriter:
-    """Cuts a split by day; entries and rows are in the order of their times."""
+    """Divides a split into days; entries and rows come in the order of their times."""
 
     def __init__(self, task: SplitTask, split: Split) -> None:
         self._task = task
@@ -214,12 +211,12 @@ class _SplitWriter:
             self._open_day(number).add_entries(part, request)
 
     def count(self, block: Block) -> None:
-        """Note entries whose rows come by themselves."""
+        """Count entries whose rows are added separately."""
         for number, part in _days(block):
             self._count(number, part)
 
     def note_state(self, time_ns: int) -> None:
-        """Note that the rows are those of a state, which stands at the end of the split."""
+        """Note that the rows are a state: the one at the end of the split."""
         counts = self._counts[time_ns // DAY_NS] = _Counts()
         counts.first_index = counts.last_index = self._split.last_index
 
@@ -264,7 +261,7 @@ class _SplitWriter:
 
 
 class _DayFile:
-    """The file of one split and one day; made when it has its first row."""
+    """The file of one split and one day; created with its first row."""
 
     def __init__(self, task: SplitTask, split: Split, day: str, counts: _Counts) -> None:
         self._task = task
@@ -273,7 +270,7 @@ class _DayFile:
         self._counts = counts
         self._encoder: _Encoder | None = None
         self._output: Output | None = None
-        self._batches: list[pa.RecordBatch] = []  # of the row group that is being filled
+        self._batches: list[pa.RecordBatch] = []  # of the current row group
         self._group = 0
         self._plain_bytes = 0
         self._rows = 0
@@ -289,7 +286,7 @@ class _DayFile:
             self._batches.append(batch.slice(first, stop - first))
 
     def _groups(self, sizes: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-        """Yield first and stop of what one row group has of some things, by their sizes."""
+        """Divide items by their sizes among row groups; yield the first and stop of each."""
         before = self._plain_bytes + np.cumsum(sizes) - sizes
         self._plain_bytes += int(sizes.sum())
         groups = before // ROW_GROUP_BYTES
@@ -331,7 +328,7 @@ class _DayFile:
     def _write_group(self) -> None:
         if not self._batches:
             return
-        # One array a column: where batches ended must not be seen in the file.
+        # One array for each column: the boundaries of batches must not show in the file.
         batch = pa.Table.from_batches(self._batches).combine_chunks().to_batches()[0]
         self._batches = []
         self._rows += batch.num_rows
@@ -349,7 +346,7 @@ def _days(block: Block) -> Iterator[tuple[int, Block]]:
 
 
 def _runs(values: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield first and stop of each run of equal values."""
+    """Yield the first and stop of each stretch of equal values."""
     bounds = np.flatnonzero(values[1:] != values[:-1]) + 1
     edges = [0, *bounds.tolist(), len(values)]
     return itertools.pairwise(edges) if len(values) else iter(())
@@ -373,7 +370,7 @@ class _Encoder(Protocol):
 
 
 class _ParquetEncoder:
-    """Parquet: zstd; ascending numbers delta-coded, names by dictionary."""
+    """Parquet with zstd; ascending numbers are delta-coded, names dictionary-coded."""
 
     def __init__(self, output: Output, schema: pa.Schema) -> None:
         names = set(schema.names)
@@ -397,7 +394,7 @@ class _ParquetEncoder:
 
 
 class _OrcEncoder:
-    """ORC: zstd."""
+    """ORC with zstd."""
 
     def __init__(self, output: Output, _schema: pa.Schema) -> None:
         self._writer = pyarrow.orc.ORCWriter(pa.PythonFile(output, mode="w"), compression="zstd")
@@ -423,11 +420,11 @@ class _JsonEncoder:
             self._output.write(json_lines(part))
 
     def close(self) -> None:
-        """See ``_Encoder.close``: nothing ends a file of lines."""
+        """See ``_Encoder.close``: a file of lines needs no end."""
 
 
 class _CsvEncoder:
-    """CSV with a line of names; texts are in quotes, a null is nothing."""
+    """CSV with a header line; texts are quoted, a null is an empty cell."""
 
     def __init__(self, output: Output, schema: pa.Schema) -> None:
         sink = pa.PythonFile(output, mode="w")
@@ -444,7 +441,7 @@ class _CsvEncoder:
 
 
 def _text_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in parts: text takes several times the memory, and has no seams."""
+    """Yield a batch in parts: text takes several times the memory, and parts do not show in it."""
     count = max(batch.num_rows * TEXT_BYTES // max(batch.nbytes, 1), 1)
     for first in range(0, batch.num_rows, count):
         yield batch.slice(first, count)

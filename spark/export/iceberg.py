@@ -1,11 +1,11 @@
-"""The files of an export as an Iceberg table: they are registered as they are, nothing is copied.
+"""Registers the files of an export as an Iceberg table, without copying them.
 
-The table's metadata is in ``_iceberg/`` of the target; any catalog can register its newest file. A
-receipt becomes one snapshot, which names the receipt, so that one is never added twice. Shard and
-day, which are in the names of the files, partition the table.
+The table's metadata is in ``_iceberg/`` of the target; any catalog can register its newest file.
+Each receipt becomes one snapshot, which names the receipt, so that none is added twice. The table
+is partitioned by shard and day, which are in the names of the files.
 
-Iceberg keeps absolute names: a target that moves has to be registered anew. pyiceberg writes the
-metadata (``pip install 'onelogdb[iceberg]'``), in directories only.
+Iceberg keeps absolute paths: a target that moves has to be registered again. pyiceberg (``pip
+install 'onelogdb[iceberg]'``) writes the metadata, in directories only.
 """
 
 import re
@@ -28,10 +28,10 @@ _DAY_ONE = "1970-01-01"
 
 
 def check_iceberg(target: Target) -> None:
-    """Refuse a target that pyiceberg cannot write, or that it is missing."""
+    """Refuse a target that pyiceberg cannot write; raise if pyiceberg is missing."""
     if not isinstance(target, DirectoryTarget):
         raise InvalidArgument(
-            f"{target.name} is no directory: tables of Iceberg are registered in directories",
+            f"{target.name} is no directory: Iceberg tables can be registered in directories only",
             reason="TABLE_TARGET",
         )
     try:
@@ -51,7 +51,7 @@ def register_iceberg(target: Target, view: View, receipts: Sequence[Receipt]) ->
     check_iceberg(target)
     assert isinstance(target, DirectoryTarget)
     location = f"file://{target.path}/{FOLDER}/{view.name}"
-    # Only a helper to write metadata with: what counts is in the files.
+    # The catalog only writes metadata files; nothing else of it is kept.
     catalog = InMemoryCatalog("onelog", warehouse=location)
     try:
         catalog.create_namespace(_NAMESPACE)
@@ -95,7 +95,7 @@ def _create(
         with creation.update_spec() as spec:
             spec.add_identity("shard")
             spec.add_identity("date")
-        # The files have no ids of columns: they are found by name.
+        # The files have no column ids: columns are found by name.
         mapping = creation.table_metadata.schema().name_mapping.model_dump_json()
         creation.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
     return catalog.load_table(name)

@@ -1,16 +1,15 @@
 """An export from its beginning to its receipt, on the driver.
 
-The order is what makes it safe to interrupt at any moment and to run again:
+The order of steps makes it safe to interrupt an export at any moment and to run it again:
 
-1. The target's lock is taken; what the target is, is looked at.
-2. The plan, with cut and splits, is written as the first line of the journal.
-3. Tasks write files, each under its final name when it is complete. Splits that are done are noted
-   in the journal.
-4. The receipt is written, then the journal is removed.
+1. Take the target's lock, and check what the target holds.
+2. Write the plan, with cut and splits, as the first line of the journal.
+3. Run tasks, which write files. A file gets its final name when it is complete. Completed splits
+   are noted in the journal.
+4. Write the receipt, then remove the journal.
 
-A rerun finds the journal and does what is left of the same plan: the files and the receipt are
-those of an export that was not interrupted. Where there is a receipt of the same request already,
-nothing is done.
+A rerun finds the journal and completes the same plan: files and receipt are the same as without the
+interruption. If the target already has a receipt of the same request, nothing is done.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,18 +53,18 @@ RECEIPTS_MAX = 1_000_000  # of one target
 
 Numbered = tuple[int, Split]
 Task = Callable[[int, Split], SplitFacts]
-# Runs a task for each split, anywhere and in any order, and hands on what is done as it comes.
+# Runs a task for each split, anywhere and in any order, and passes on results as they arrive.
 Runner = Callable[[Sequence[Numbered], Task, Callable[[Sequence[SplitFacts]], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an export."""
+    """The outcome of an export."""
 
     receipt: Receipt
     receipt_name: str
-    is_new: bool  # else it was complete already
-    note: str = ""  # what a user should know of the cut
+    is_new: bool  # False: it was already complete
+    note: str = ""  # what a user should know about the cut
     table: str = ""  # where the files are registered
 
 
@@ -84,7 +83,7 @@ def run_export(request: ExportRequest, runner: Runner, progress: Progress | None
     _check_request(request)
     try:
         return _run_locked(request, runner, progress or Progress())
-    except OSError as error:  # the log's are errors of the API already
+    except OSError as error:  # of the target: those of the log are already errors of the API
         raise target_error(error) from error
 
 
@@ -110,7 +109,7 @@ def _run_locked(request: ExportRequest, runner: Runner, progress: Progress) -> O
 
 
 def has_news(request: ExportRequest) -> bool:
-    """Tell whether there is something behind the receipt that an export continues."""
+    """Tell whether the log has entries behind the receipt that an export continues."""
     assert request.since is not None
     before = {each.shard: each.last_index for each in request.since[0].ranges}
     cut = request.origin.cut(request.options.shards or tuple(before))
@@ -136,13 +135,13 @@ def read_receipts(target: Target) -> list[Receipt]:
 
 
 def read_since(name: str, data: bytes) -> tuple[Receipt, Since]:
-    """Return the receipt that an export continues, and what names it."""
+    """Return the receipt that an export continues, and a reference to it."""
     receipt = decode_receipt(name, data)
     return receipt, Since(receipt.number, crc32c(data))
 
 
 def _register(request: ExportRequest, receipts: Sequence[Receipt]) -> str:
-    """Register the files of all receipts as a table, if that is wanted; return where it is."""
+    """Register the files of all receipts as a table, if requested; return its location."""
     if request.as_table is None:
         return ""
     register = register_delta if request.as_table == "delta" else register_iceberg
@@ -157,7 +156,7 @@ def _check_request(request: ExportRequest) -> None:
         )
     if not len(file_schema(request.view, request.options.columns)):
         raise InvalidArgument(
-            "the columns shard and date are in the names of the files; export another one, too",
+            "the columns shard and date are in the names of the files; export another column, too",
             reason="COLUMNS_EMPTY",
         )
     if request.as_table is not None:
@@ -172,7 +171,7 @@ def _check_request(request: ExportRequest) -> None:
 
 
 def _find_finished(request: ExportRequest, receipts: Sequence[Receipt], cut: Cut) -> Receipt | None:
-    """Return the receipt of what is asked for, if it is there; refuse what does not fit."""
+    """Return the receipt of this request, if it exists; refuse a target of something else."""
     since = None if request.since is None else request.since[1]
     for receipt in receipts:
         if receipt.since == since:
@@ -214,13 +213,13 @@ def _other_ranges(request: ExportRequest, what: str) -> FailedPrecondition:
 
 
 def _remove_journals(target: Target, number_max: int) -> None:
-    """Remove journals of exports that have a receipt: a crash may have left the last."""
+    """Remove journals of exports that have a receipt: a crash may have left one."""
     if number_max:
         target.log(journal_name(number_max)).remove()
 
 
 def _remove_temporaries(target: Target, view: str) -> None:
-    """Remove what tasks that were killed have left."""
+    """Remove the temporary files of killed tasks."""
     for name in target.names(view):
         if name.endswith(TEMPORARY_SUFFIX):
             target.remove(name)
@@ -250,13 +249,13 @@ class _Export:
             journal = Journal.begin(self._target, plan)
         else:
             self._refuse_other_plan(journal.plan, contents)
-            if not request.view.shows_state:  # a snapshot may have it without the log
+            if not request.view.shows_state:  # a snapshot may have a state without the log
                 self._refuse_gone(journal, cut)
                 self._refuse_restored(journal.plan, cut)
         self._journal = journal
 
     def run(self, runner: Runner) -> None:
-        """Do what is left."""
+        """Run the tasks that are left."""
         journal = self._journal
         assert journal is not None
         plan, request = journal.plan, self._request
@@ -311,7 +310,7 @@ class _Export:
             raise _other_ranges(self._request, "an unfinished export")
 
     def _refuse_gone(self, journal: Journal, cut: Cut) -> None:
-        """Refuse to resume what the log has dropped since the plan was made."""
+        """Refuse to resume if the log has dropped wanted entries since the plan was made."""
         kept = {each.shard: each.first_index for each in cut.shards}
         dropped = [
             Range(each.shard, each.first_index, min(each.last_index, kept[each.shard] - 1))
@@ -322,7 +321,7 @@ class _Export:
             raise gone(self._request.origin.name, dropped, "export into another target")
 
     def _refuse_restored(self, plan: Plan, cut: Cut) -> None:
-        """Refuse to resume with a log that is not the one of the plan."""
+        """Refuse to resume with another log than the plan was made for."""
         ends = {each.shard: each.last_index for each in cut.shards}
         for each in plan.ranges:
             if each.last_index > ends[each.shard]:
@@ -353,7 +352,7 @@ def _make_receipt(journal: Journal) -> Receipt:
     files = tuple(each for facts in done for each in facts.files)
     if len(files) > FILES_MAX:
         raise FailedPrecondition(
-            f"{len(files)} files, limit {FILES_MAX}; export a part with --to-index, then go on "
+            f"{len(files)} files, limit {FILES_MAX}; export a part with --to-index, then continue "
             "with --since",
             reason="EXPORT_TOO_LARGE",
         )

@@ -1,14 +1,14 @@
-"""What an export that is under way has planned and done, in its target.
+"""The journal of an unfinished export, in its target: its plan, and what is done.
 
-The journal of export number N is ``_export/journal-00000N``. Each line is eight hexadecimal digits,
-the crc32c of the rest, a space and one JSON object. The first line is the plan: what the export is
-of, its cut and its splits. It is written whole before the first task starts. Each other line is the
-splits that were done at one time, with the facts of their files.
+The journal of export N is ``_export/journal-00000N``. Each line is the crc32c of the rest as eight
+hexadecimal digits, a space, and one JSON object. The first line is the plan: contents, cut and
+splits. It is written whole before the first task starts. Each later line lists splits that were
+completed together, with the facts of their files.
 
-A crash may tear the last line: it is cut off, and its splits are done again, which gives the same
-files. Any other line that is not as it was written is damage, and refused.
+A crash may tear the last line. It is cut off and its splits are done again, which gives the same
+files. Any other damaged line is refused.
 
-The journal is removed once the receipt is there.
+The journal is removed once the receipt is written.
 """
 
 import json
@@ -42,12 +42,12 @@ _CRC_SIZE = 8
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an export is going to do; the same for all runs of it."""
+    """What an export does; the same for all of its runs."""
 
     number: int
     contents: Contents
     since: Since | None
-    asked: str  # the ranges as they were asked for, to know a rerun by
+    asked: str  # the ranges as requested, to recognise a rerun
     queue_names: tuple[tuple[int, int, str], ...]  # shard, id and name
     cut: tuple[ShardCut, ...]
     ranges: tuple[Range, ...]  # an empty one ends before it begins
@@ -122,7 +122,7 @@ class Plan:
 
 def _decode_checksums(found: Fields) -> Checksums:
     if "last_checksums" not in found.values:
-        return {}  # the journal of a version before
+        return {}  # a journal of an earlier version
     return {
         (row.integer("shard"), row.integer("index")): row.integer("crc32c")
         for row in found.rows("last_checksums", count_max=SHARDS_MAX)
@@ -209,7 +209,7 @@ class Journal:
         if len(plan.splits) > SPLITS_MAX:
             raise FailedPrecondition(
                 f"{len(plan.splits)} splits, limit {SPLITS_MAX}; export a part with --to-index, "
-                "then go on with --since",
+                "then continue with --since",
                 reason="EXPORT_TOO_LARGE",
             )
         log = target.log(journal_name(plan.number))
@@ -218,12 +218,12 @@ class Journal:
 
     def add(self, facts: Sequence[SplitFacts]) -> None:
         """Note splits that are done; durable when this returns."""
-        # One line for all: a crash tears at most one write, and so the last line alone.
+        # One line for all: a crash tears at most one write, and so only the last line.
         self._log.append(_encode_line({"done": [each.encode() for each in facts]}))
         self.done |= {each.split: each for each in facts}
 
     def remove(self) -> None:
-        """Remove the journal: there is a receipt."""
+        """Remove the journal; the receipt is written."""
         self._log.remove()
 
 
@@ -233,7 +233,7 @@ def _encode_line(fields: dict[str, Any]) -> bytes:
 
 
 def _decode_lines(name: str, data: bytes) -> tuple[list[dict[str, Any]], int]:
-    """Return the lines that are whole, and where they end."""
+    """Return the complete lines, and where they end."""
     if len(data) > JOURNAL_SIZE_MAX:
         raise _damaged(f"{name}: {len(data)} bytes, limit {JOURNAL_SIZE_MAX}")
     lines = data.split(b"\n")
@@ -243,7 +243,7 @@ def _decode_lines(name: str, data: bytes) -> tuple[list[dict[str, Any]], int]:
         checksum, text = line[:_CRC_SIZE], line[_CRC_SIZE + 1 :]
         if checksum != b"%08x" % crc32c(text):
             if number == len(lines) - 2 and not lines[-1] and found:
-                break  # torn: the disk had the end of the last line, and not all before it
+                break  # torn: the disk has the end of the last line, but not all before it
             raise _damaged(f"{name}: line {number + 1} is not as it was written")
         found.append(json.loads(text))
         size += len(line) + 1

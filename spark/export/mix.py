@@ -1,9 +1,9 @@
-"""A number that says which entries a file was made of, without the entries.
+"""The mix: a number that identifies the entries that a file was made of.
 
-The *mix* of some entries is the sum, modulo 2^64, over them of 64 bits that depend on all bits of
-an entry's index and of its crc32c. It is known from headers alone, and from any order and any
-grouping of the entries: the mix of a range is the sum of the mixes of its parts. One entry more,
-one less, or one with other bytes changes it.
+Each entry gives 64 bits that depend on all bits of its index and its crc32c; the *mix* of some
+entries is their sum modulo 2^64. It needs headers only, and does not depend on the order or the
+grouping of the entries: the mix of a range is the sum of the mixes of its parts. An entry more, an
+entry less, or an entry with other bytes changes it.
 """
 
 import numpy as np
@@ -19,11 +19,11 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 def mix_entries(headers: NDArray[np.void]) -> NDArray[np.uint64]:
     """Return 64 bits for each entry; ``headers`` are of onelog.ual.segments.tables.ENTRY_DTYPE."""
-    # Their sum is the mix. The index is mixed first: a checksum must not make up for it.
+    # The index is mixed first, so that a different checksum cannot cancel a different index.
     return _scramble(_scramble(headers["index"]) ^ headers["crc"].astype(np.uint64))
 
 
-def mix_of(headers: NDArray[np.void]) -> int:
+def compute_mix(headers: NDArray[np.void]) -> int:
     """Return the mix of some entries."""
     return int(np.sum(mix_entries(headers), dtype=np.uint64))
 

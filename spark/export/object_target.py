@@ -1,11 +1,11 @@
-"""Exports into an object store, through the file systems of pyarrow: ``s3://bucket/path``.
+"""Exports into an object store (``s3://bucket/path``), through the file systems of pyarrow.
 
-An object appears when its upload is completed, so there is no temporary name and no rename. What
-grows (the journal) is written as parts, each an object of its own.
+An object appears when its upload is complete, so there is no temporary name and no rename. The
+journal, which grows, is written as parts, each an object of its own.
 
-There is no lock that a store would release by itself. An object names the export that writes, and
-is looked at again before the receipt is written. It stays when an export is killed: the refusal
-says how to remove it.
+A store has no lock that it releases by itself. Instead an object names the export that writes, and
+is checked again before the receipt is written. It stays if the export is killed; the next export is
+refused, and the error says how to remove it.
 """
 
 import secrets
@@ -26,7 +26,7 @@ from onelog.spark.export.target import (
     owner_text,
 )
 
-SPOOL_BYTES_MAX = 64 << 20  # of a file in memory before it is sent; more goes to the disk
+SPOOL_BYTES_MAX = 64 << 20  # of a file kept in memory until it is sent; more goes to disk
 _PART = ".part-"
 
 
@@ -37,14 +37,14 @@ def open_url(text: str) -> "ObjectTarget":
     parts = urlsplit(text)
     if not parts.netloc or not parts.path.strip("/"):
         raise InvalidArgument(
-            f"{text} is a whole bucket, or none; give a path in it: s3://bucket/exports/name",
+            f"{text} names no path in a bucket; give one: s3://bucket/exports/name",
             reason="TARGET",
         )
     try:
         filesystem, path = fs.FileSystem.from_uri(text)
     except (ArrowException, ValueError, OSError) as error:
         raise InvalidArgument(f"{text} cannot be used: {error}", reason="TARGET") from error
-    # Keys in a URL are for the store, and not for messages.
+    # Credentials in a URL are for the store and must not appear in messages.
     shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
     return ObjectTarget(shown, filesystem, path.rstrip("/"))
 
@@ -145,15 +145,15 @@ class _ObjectLock:
             raise self._target._refusal(held)
 
     def release(self) -> None:
-        """See ``Lock.release``; what another export holds by now stays."""
+        """See ``Lock.release``; a lock that another export holds by now stays."""
         if self._token.encode() in (self._target.read(LOCK_NAME) or b""):
             self._target.remove(LOCK_NAME)
 
 
 class _ObjectOutput(Output):
-    """One upload of a file that is complete.
+    """One upload, sent when the file is complete.
 
-    pyarrow completes an upload that is dropped halfway, so nothing is sent before all is there.
+    pyarrow completes an upload that is abandoned halfway, so nothing is sent before the end.
     """
 
     def __init__(self, filesystem: Any, path: str) -> None:
@@ -179,7 +179,7 @@ class _ObjectOutput(Output):
 
 
 class _PartLog:
-    """A log whose every append is an object."""
+    """A log in which each append is an object."""
 
     def __init__(self, target: ObjectTarget, name: str) -> None:
         self._target = target
@@ -191,7 +191,7 @@ class _PartLog:
         return b"".join(self._target.read(part) or b"" for part in self._parts())
 
     def keep(self, size: int) -> None:
-        """See ``AppendLog.keep``: a part is whole or not there."""
+        """See ``AppendLog.keep``: a part is complete or absent, so there is nothing to cut off."""
 
     def create(self, data: bytes) -> None:
         """See ``AppendLog.create``."""
@@ -205,7 +205,7 @@ class _PartLog:
         self._part_count += 1
 
     def remove(self) -> None:
-        """See ``AppendLog.remove``: whatever part is left, the export has its receipt."""
+        """See ``AppendLog.remove``; a part that a crash leaves is harmless: the receipt counts."""
         for part in self._parts():
             self._target.remove(part)
 

@@ -1,11 +1,11 @@
-"""What an export is going to do: its contents, ranges and splits, for each kind of view.
+"""Plans an export: its contents, ranges and splits, for each kind of view.
 
 =================  =========================  ==============================================
 kind of view       a range                    a split
 =================  =========================  ==============================================
 entries            the entries of a shard     about 64 MiB of them
 changes            the entries of a shard     those between two snapshots: each is replayed
-state              one index of a shard       the state right behind that index
+state              one index of a shard       the state right after that index
 =================  =========================  ==============================================
 """
 
@@ -43,15 +43,15 @@ EXPORTED_VIEWS: dict[str, View] = {**VIEWS, **STATE_VIEWS, **CHANGE_VIEWS}
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """What a user wants to be exported."""
+    """What a user wants to export."""
 
     options: ReadOptions  # without ``since``
     origin: Origin
     target: Target
     format: str = "parquet"
     since: tuple[Receipt, Since] | None = None
-    from_kept: bool = False  # begin with what is kept where more was asked for
-    as_table: str | None = None  # one of TABLES: register the files
+    from_kept: bool = False  # skip entries that are no longer kept instead of refusing
+    as_table: str | None = None  # one of TABLES: register the files as such a table
     split_bytes: int = SPLIT_BYTES
     as_of: AsOf = field(default_factory=AsOf)  # of a view with state
 
@@ -62,7 +62,7 @@ class ExportRequest:
 
 
 def check_kind(request: ExportRequest) -> None:
-    """Refuse what a view of this kind does not have."""
+    """Refuse options that this kind of view does not have."""
     view = request.view
     if view.shows_state:
         if request.since is not None:
@@ -75,7 +75,7 @@ def check_kind(request: ExportRequest) -> None:
 
 
 def not_continued(view: View) -> InvalidArgument:
-    """Return that a view of the state has nothing behind a receipt."""
+    """Return the error for a view of the state that should continue a receipt."""
     return InvalidArgument(
         f"{view.name} is a view of the state, which is exported whole: it is not continued behind "
         "a receipt; export it into another target, or a view of changes",
@@ -84,7 +84,7 @@ def not_continued(view: View) -> InvalidArgument:
 
 
 def take_cut(request: ExportRequest) -> Cut:
-    """Return how far the log can be exported now; a continuation is of the same shards."""
+    """Return how far the log can be exported now; a continuation has the same shards."""
     shards = request.options.shards
     if request.since is not None and shards is None:
         shards = tuple(each.shard for each in request.since[0].ranges)
@@ -94,7 +94,7 @@ def take_cut(request: ExportRequest) -> Cut:
 
 
 def make_contents(request: ExportRequest, cut: Cut) -> Contents:
-    """Return what the export is of."""
+    """Return what the export contains."""
     schema = file_schema(request.view, request.options.columns)
     return Contents(
         cluster_id=cut.cluster_id,
@@ -111,20 +111,20 @@ def _selection(request: ExportRequest, cut: Cut) -> Selection:
     selection = Table(request.options, request.origin, cut, ()).selection()
     if not request.view.shows_state:
         return selection
-    # No entry has rows there; a time ends what the state is made of.
+    # Entries have no rows in a state; only the time of the state counts.
     time_ns = selection.to_time_ns if request.as_of.time_ns is None else request.as_of.time_ns
     return replace(selection, types=None, to_time_ns=time_ns)
 
 
 def describe_asked(request: ExportRequest) -> str:
-    """Return the ranges as they were asked for, to know a rerun by."""
+    """Return the ranges as requested, to recognise a rerun."""
     options, as_of = request.options, request.as_of
     bounds = [options.from_index, options.to_index, options.shards, request.from_kept, as_of.index]
     return json.dumps(bounds)
 
 
 def make_plan(request: ExportRequest, number: int, contents: Contents, cut: Cut) -> Plan:
-    """Return what to do; refuse what the log does not have."""
+    """Return the plan; refuse ranges that the log does not have."""
     names: QueueNames = {}
     missing: Sequence[Range] = ()
     checksums: Checksums = {}
@@ -165,7 +165,7 @@ def make_plan(request: ExportRequest, number: int, contents: Contents, cut: Cut)
 
 
 def _find_last_checksums(request: ExportRequest, ranges: Sequence[Range]) -> Checksums:
-    """Return what the receipt will know of the last entries; refuse to continue another log."""
+    """Return checksums of the last entries for the receipt; refuse to continue another log."""
     places = [(each.shard, each.last_index) for each in ranges if each.last_index]
     before: Checksums = {}
     if request.since is not None:
@@ -177,7 +177,7 @@ def _find_last_checksums(request: ExportRequest, ranges: Sequence[Range]) -> Che
 
 
 def open_table(request: ExportRequest, plan: Plan) -> ExportedTable:
-    """Return what the tasks of a plan read."""
+    """Return the table that the tasks of a plan read."""
     options, origin = request.options, request.origin
     cut = Cut(plan.contents.cluster_id, plan.contents.shard_count, plan.cut)
     if request.view.shows_state:
@@ -191,7 +191,7 @@ def open_table(request: ExportRequest, plan: Plan) -> ExportedTable:
 
 
 def has_same_ranges(request: ExportRequest, receipt: Receipt, cut: Cut) -> bool:
-    """Tell whether a receipt is what was asked for: its cut says what that was then."""
+    """Tell whether a receipt has the requested ranges, as its own cut resolves them."""
     then = Cut(cut.cluster_id, cut.shard_count, receipt.cut)
     if {each.shard for each in then.shards} != {each.shard for each in cut.shards}:
         return False
@@ -215,14 +215,14 @@ def has_same_ranges(request: ExportRequest, receipt: Receipt, cut: Cut) -> bool:
 
 
 def _range_of_state(part: StatePart) -> Range:
-    """Return the one index of a state; the empty one has none."""
+    """Return the one index of a state as a range; the empty state has an empty range."""
     return Range(part.shard, part.index or 1, part.index)
 
 
 def _refuse_inside(request: ExportRequest, cut: Cut, parts: Sequence[StatePart]) -> None:
-    """Refuse an index inside of a transaction before a plan binds the target to it.
+    """Refuse an index inside a transaction before a plan binds the target to it.
 
-    What the log does not keep is refused by the task.
+    If the log no longer keeps the entry, the task refuses it.
     """
     for shard, part in zip(cut.shards, parts, strict=True):
         if shard.first_index <= part.index < shard.last_index:
@@ -230,7 +230,7 @@ def _refuse_inside(request: ExportRequest, cut: Cut, parts: Sequence[StatePart])
             found = transactions.get(part.index, 0)
             if found and transactions.get(part.index + 1) == found:
                 raise OutOfRange(
-                    f"index {part.index} of shard {part.shard} is inside of a transaction, where "
+                    f"index {part.index} of shard {part.shard} is inside a transaction, where "
                     "there is no state; ask for the index of its last entry, or for one before it",
                     reason="AS_OF_INSIDE_TRANSACTION",
                     metadata={"shard": str(part.shard), "index": str(part.index)},
@@ -238,7 +238,7 @@ def _refuse_inside(request: ExportRequest, cut: Cut, parts: Sequence[StatePart])
 
 
 def _transactions(origin: Origin, shard: ShardCut, index: int) -> Iterator[tuple[int, int]]:
-    """Yield an entry and the one behind it, each with its transaction, if they took effect."""
+    """Yield the entry at an index and the next one, each with its transaction, unless refused."""
     pair = Range(shard.shard, index, index + 1)
     for split in origin.splits([pair], Selection()):
         for block in origin.blocks(split, Selection()):
@@ -250,11 +250,12 @@ def _transactions(origin: Origin, shard: ShardCut, index: int) -> Iterator[tuple
 
 
 def plan_ranges(request: ExportRequest, cut: Cut) -> tuple[tuple[Range, ...], list[Range]]:
-    """Return what to export of each shard, and what of it is not kept any more."""
+    """Return the range of each shard to export, and the ranges that are no longer kept."""
     options = request.options
     wanted = _first_indexes(request, cut)
     kept = {each.shard: each for each in cut.shards}
-    # What is below the kept part is said here, of all shards at once; the rest is refused there.
+    # Dropped entries are reported by the caller, for all shards at once; find_ranges refuses the
+    # rest.
     bounds = None
     if request.since is None and options.from_index is not None:
         bounds = {
@@ -276,7 +277,7 @@ def plan_ranges(request: ExportRequest, cut: Cut) -> tuple[tuple[Range, ...], li
 
 
 def _first_indexes(request: ExportRequest, cut: Cut) -> dict[int, int]:
-    """Return the first index that was asked for, by shard; the others begin with what is kept."""
+    """Return the requested first index by shard; other shards begin with what is kept."""
     options = request.options
     if request.since is None:
         if isinstance(options.from_index, dict):
@@ -301,12 +302,10 @@ def _first_indexes(request: ExportRequest, cut: Cut) -> dict[int, int]:
 
 
 def gone(origin: str, missing: Sequence[Range], advice: str) -> OutOfRange:
-    """Return that ranges are not kept any more."""
+    """Return the error for ranges that are no longer kept."""
     shown = "; ".join(
         f"shard {each.shard}: entries {each.first_index} to {each.last_index}"
         for each in missing[:20]
     )
     more = f" and {len(missing) - 20} more ranges" if len(missing) > 20 else ""
-    return OutOfRange(
-        f"{origin} does not keep any more: {shown}{more}; {advice}", reason=REASON_DROPPED
-    )
+    return OutOfRange(f"{origin} no longer keeps {shown}{more}; {advice}", reason=REASON_DROPPED)

@@ -1,10 +1,10 @@
-"""The receipt of an export: what was exported, and what each file must be.
+"""The receipt of an export: what was exported, and what each file must hold.
 
-A receipt is a small checksummed JSON file (``onelog.ual.json_file``; docs/export.md has the
-fields). It is written last: a target with a receipt is complete. It holds no time and no host, so
-that an export that was interrupted and resumed leaves the same receipt as one that was not.
+A receipt is a small JSON file with a checksum (``onelog.ual.json_file``; docs/export.md has the
+fields). It is written last: a target with a receipt is complete. It holds no wall-clock time and no
+host name, so that an interrupted and resumed export leaves the same receipt as any other.
 
-The ranges of a receipt say where a continuation begins, also for a shard that had nothing new.
+The ranges of a receipt say where a continuation begins, also for shards without new entries.
 """
 
 import codecs
@@ -80,8 +80,8 @@ class RangeFacts:
     last_index: int
     entries: int  # that the headers select, whether they have rows or not
     mix: int
-    # Of the entry at last_index, which a continuation must find there. None: it was not kept, the
-    # range is of a state, or a version before wrote the receipt.
+    # Of the entry at last_index, which a continuation must find there. None: the entry was not
+    # kept, the range is a state, or an earlier version wrote the receipt.
     last_crc32c: int | None = None
 
     def encode(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class Since:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What an export is of: the same for all continuations in one target."""
+    """What an export contains; the same for all continuations in one target."""
 
     cluster_id: str
     shard_count: int
@@ -143,7 +143,7 @@ class Contents:
 
     @classmethod
     def decode(cls, found: Fields) -> "Contents":
-        """Return what a decoded object says."""
+        """Return the contents in a decoded object."""
         selection = found.nested("selection")
         contents = cls(
             cluster_id=found.text("cluster_id", size_min=0, size_max=100),
@@ -178,7 +178,7 @@ class Receipt:
     since: Since | None
     cut: tuple[ShardCut, ...]
     ranges: tuple[RangeFacts, ...]
-    missing: tuple[Range, ...]  # asked for and not kept any more
+    missing: tuple[Range, ...]  # requested, but no longer kept
     files: tuple[FileFacts, ...]
 
     @property
@@ -223,7 +223,7 @@ def receipt_name(number: int) -> str:
 
 
 def decode_receipt(name: str, data: bytes) -> Receipt:
-    """Return the receipt in ``data``; refuses one that somebody changed."""
+    """Return the receipt in ``data``; refuse one that was changed."""
     try:
         values = decode_json_file(name, data, RECEIPT_VERSION, size_max=RECEIPT_SIZE_MAX)
         found = Fields(name, values)
@@ -291,7 +291,7 @@ _NAMES = ("namespaces", "streams", "measurements")
 
 
 def encode_selection(selection: Selection) -> dict[str, Any]:
-    """Return what was asked for; names are escaped as ``--escaped`` reads them."""
+    """Return a selection as JSON has it; names are escaped as ``--escaped`` reads them."""
     found: dict[str, Any] = {}
     for name in _NUMBERS:
         numbers = getattr(selection, name)

@@ -1,11 +1,11 @@
 """Runs the tasks of an export on Spark: one task for each split.
 
-Spark places tasks, retries them, and may run one twice at a time; a task that runs twice writes the
-same files. What a task has done travels back in an accumulator, which the driver has as soon as the
-task ends and counts once, so that the journal grows while the job runs.
+Spark places tasks, retries them, and may run one twice at the same time; a task that runs twice
+writes the same files. A task returns what it did in an accumulator. The driver sees it as soon as
+the task ends, and counts it once, so the journal grows while the job runs.
 
-An error of a task reaches the driver as text of Java's. What the task knew of it, reason and
-message, is put into that text, and read out of it here.
+An error of a task reaches the driver as text from Java. The task puts reason and message into that
+text, and this module extracts them.
 """
 
 import json
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-# How often the driver looks whether tasks have ended.
+# How often the driver checks whether tasks have ended.
 POLL_S = 0.1
 _MARK = "onelog-task-error"
 _MARKED = re.compile(rf"{_MARK}:(\{{.*?\}}):{_MARK}", re.DOTALL)
 
 
 class TaskFailed(Exception):
-    """An error of a task, in a form that survives the way to the driver."""
+    """An error of a task, as text that can be found again on the driver."""
 
 
 class SparkRunner:
@@ -75,7 +75,7 @@ class _Facts(AccumulatorParam[list[SplitFacts]]):
 
 
 class _Job:
-    """One job of Spark in a thread of its own."""
+    """One Spark job, in a thread of its own."""
 
     def __init__(self, context: "SparkContext", work: Sequence[Numbered], task: Task) -> None:
         self._context = context
@@ -92,7 +92,7 @@ class _Job:
         self._thread.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end; tell whether it came."""
+        """Wait for the end of the job; return whether it has ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -103,7 +103,7 @@ class _Job:
         return found
 
     def cancel(self) -> None:
-        """End the job; no task of it runs when this returns."""
+        """Cancel the job; none of its tasks runs when this returns."""
         self._context.cancelJobGroup(self._group)
         self._thread.join()
 
@@ -141,14 +141,14 @@ class _Body:
 
 
 def encode_error(error: Exception) -> str:
-    """Return an error as text that ``find_error`` finds in any other text."""
+    """Return an error as text that ``find_error`` can find inside other text."""
     found = to_api_error(error)
     fields = {"code": found.code, "message": found.message, "reason": found.reason}
     return f"{_MARK}:{json.dumps(fields)}:{_MARK}"
 
 
 def find_error(text: str) -> OnelogError | None:
-    """Return the error of a task in what Spark says of a failed job."""
+    """Return the error of a task from Spark's text about a failed job; None if it has none."""
     found = _MARKED.search(text)
     if found is None:
         return None
@@ -157,7 +157,7 @@ def find_error(text: str) -> OnelogError | None:
 
 
 def to_api_error(error: Exception) -> OnelogError:
-    """Return the error to show; errors of the log are the API's already."""
+    """Return the error to show; errors of the log are already errors of the API."""
     if isinstance(error, OnelogError):
         return error
     if isinstance(error, UalError):

@@ -1,17 +1,18 @@
-"""Where an export goes: a directory, or a URL that pyarrow has a file system for (S3).
+"""Where an export is written: a directory, or a URL that pyarrow has a file system for (S3).
 
-What a target promises, whichever it is:
+Every target guarantees:
 
-* A file appears under its name whole, or not at all: ``Output`` becomes visible with ``finish``.
-  In a directory that is a temporary file, synced and then renamed; in an object store it is one put
-  under the final name, which appears when the upload is completed.
-* Writing a name again replaces the file. Tasks of one split write the same bytes, so whichever of
-  two attempts comes last, the file is the same.
-* Of two exports at a time one gets the lock. In a directory the kernel releases the lock of a dead
-  process. An object store has no such lock: an object names its owner, and stays if that dies.
+* A file appears under its name complete or not at all; ``Output.finish`` makes it visible. In a
+  directory it is a temporary file that is synced and renamed; in an object store it is one upload
+  under the final name.
+* Writing a name again replaces the file. All attempts at one split write the same bytes, so it does
+  not matter which comes last.
+* Of two exports at the same time, one gets the lock. In a directory, the kernel releases the lock
+  of a dead process. In an object store, an object names the owner of the lock, and stays if that
+  process dies.
 
-Names are relative, with slashes. What belongs to the export itself is below ``_export/``: readers
-of tables leave out names that begin with an underscore.
+Names are relative, with slashes. Files of the export itself are below ``_export/``: readers of
+tables ignore names that begin with an underscore.
 """
 
 import errno
@@ -62,11 +63,11 @@ class Output(io.RawIOBase, ABC):
         return len(view)
 
     def writable(self) -> bool:
-        """Say that one can write; part of Python's protocol of files."""
+        """Return True; part of Python's file protocol."""
         return True
 
     def tell(self) -> int:
-        """Return how much was written; part of Python's protocol of files."""
+        """Return the number of bytes written; part of Python's file protocol."""
         return self.size_bytes
 
     @abstractmethod
@@ -85,19 +86,19 @@ class Lock(Protocol):
     """The right to write into a target."""
 
     def check(self) -> None:
-        """Refuse if somebody else has it by now."""
+        """Raise if another export has taken the lock."""
 
     def release(self) -> None:
-        """Leave it to others."""
+        """Release the lock."""
 
 
 class Target(Protocol):
-    """See the module's docstring; a target pickles, and travels with every task."""
+    """See the module's docstring; a target pickles and travels with every task."""
 
     name: str  # as the user gave it
 
     def lock(self) -> Lock:
-        """Take the right to write here, or refuse with TARGET_IN_USE; makes the target."""
+        """Create the target if needed and take its lock; refuse with TARGET_IN_USE."""
 
     def create(self, name: str) -> Output:
         """Begin a file."""
@@ -106,7 +107,7 @@ class Target(Protocol):
         """Write a small file."""
 
     def read(self, name: str) -> bytes | None:
-        """Return a small file; None: there is none."""
+        """Return the bytes of a small file; None: there is none."""
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """Yield a file piece by piece."""
@@ -118,7 +119,7 @@ class Target(Protocol):
         """Remove a file, if it is there."""
 
     def names(self, prefix: str = "") -> list[str]:
-        """Return all files below a folder, sorted; none if it is not there."""
+        """Return all files below a folder, sorted; an empty list if it does not exist."""
 
     def log(self, name: str) -> "AppendLog":
         """Return a file that grows."""
@@ -128,13 +129,13 @@ class AppendLog(Protocol):
     """A file that only grows, in a target that may not be able to append to files."""
 
     def read(self) -> bytes:
-        """Return all of it; empty if it is not there."""
+        """Return the whole content; empty if it does not exist."""
 
     def keep(self, size: int) -> None:
         """Cut off what is behind ``size``: the torn end that a crash left."""
 
     def create(self, data: bytes) -> None:
-        """Begin it with a first record, which is there whole or not at all."""
+        """Create it with a first record, which appears complete or not at all."""
 
     def append(self, data: bytes) -> None:
         """Append; durable when this returns."""
@@ -160,7 +161,7 @@ def open_target(text: str) -> Target:
 
 
 def in_use(target: str, owner: str = "") -> FailedPrecondition:
-    """Return the refusal of the second export into one target."""
+    """Return the error for a second export into one target."""
     by = f" ({owner})" if owner else ""
     return FailedPrecondition(
         f"another export writes into {target}{by}; wait for it, or use another target",
@@ -204,7 +205,7 @@ class DirectoryTarget:
         return _DirectoryLock(held)
 
     def _check_names(self) -> None:
-        """Refuse a directory that holds something, and no export of ours."""
+        """Refuse a directory that is not empty and has no export."""
         try:
             names = self._files.list(self.path)
         except FileNotFoundError:
@@ -217,7 +218,7 @@ class DirectoryTarget:
     def create(self, name: str) -> Output:
         """See ``Target.create``."""
         if not self._files.exists(self.path / OWN_DIRECTORY):
-            # Not made anew: an export that lost its journal must not look like a good one.
+            # Not created again: an export that lost its journal must not look complete.
             raise OSError(errno.ENOENT, "the target is gone", str(self.path))
         return _FileOutput(self._files, self.path, self.path / name)
 
@@ -281,7 +282,7 @@ class DirectoryTarget:
 
 
 def not_empty(target: str) -> FailedPrecondition:
-    """Return the refusal of a target that holds something else."""
+    """Return the error for a target that holds something else."""
     return FailedPrecondition(
         f"{target} is not empty and holds no export; use another target",
         reason="TARGET_NOT_EMPTY",
@@ -295,7 +296,7 @@ class _DirectoryLock:
         self._held = held
 
     def check(self) -> None:
-        """See ``Lock.check``: nobody can take it from us."""
+        """See ``Lock.check``: a lock of the kernel cannot be taken over."""
 
     def release(self) -> None:
         """See ``Lock.release``."""
@@ -303,7 +304,7 @@ class _DirectoryLock:
 
 
 class _FileOutput(Output):
-    """Writes to a temporary name of its own; two attempts of one task never share one."""
+    """Writes to a unique temporary name, which two attempts of one task never share."""
 
     def __init__(self, files: Files, root: Path, path: Path) -> None:
         super().__init__()
@@ -311,7 +312,7 @@ class _FileOutput(Output):
         self._path = path
         _make_directories(files, path.parent, root)
         token = secrets.token_hex(8)
-        # The underscore keeps readers of tables away from it.
+        # Readers of tables ignore names with an underscore.
         self._temporary = path.with_name(f"_{path.name}.{token}{TEMPORARY_SUFFIX}")
         self._file: File = files.open(self._temporary, create=True)
 
@@ -369,7 +370,7 @@ class _FileLog:
 
 
 def _make_directories(files: Files, path: Path, root: Path | None = None) -> None:
-    """Make a directory and its parents, durable down from ``root``, or from the first that is."""
+    """Make a directory and its parents; sync them from ``root``, or the first existing one, on."""
     missing = []
     while not files.exists(path):
         missing.append(path)
@@ -383,5 +384,5 @@ def _make_directories(files: Files, path: Path, root: Path | None = None) -> Non
 
 
 def owner_text(token: str) -> str:
-    """Return who holds the lock of an object store."""
+    """Return the text that names the holder of an object store's lock."""
     return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "token": token})

@@ -2,9 +2,9 @@
 
 How a value is written (docs/export.md has the table for users):
 
-* bytes are base64, numbers and booleans as they are, moments as RFC 3339 in UTC;
-* a float that JSON has no number for is the text ``NaN``, ``Infinity`` or ``-Infinity``;
-* a list is an array, a struct an object, a map with keys of text an object.
+* bytes as base64, numbers and booleans as they are, timestamps as RFC 3339 in UTC;
+* a float that is no JSON number as the text ``NaN``, ``Infinity`` or ``-Infinity``;
+* a list as an array, a struct as an object, a map with text keys as an object.
 """
 
 import binascii
@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 _ESCAPED = r'["\\\x00-\x1f]'
 _SHORT_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _NOT_NUMBERS = {"nan": '"NaN"', "-nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
-_TEXT = pa.large_string()  # a batch's text may be larger than what 32 bits count
+_TEXT = pa.large_string()  # the text of a batch may need offsets of more than 32 bits
 
 
 def json_lines(batch: pa.RecordBatch) -> pa.Buffer:
-    """Return one line of JSON for each row; a column that is null is left out of no line."""
+    """Return one line of JSON for each row; every line has all columns, also null ones."""
     parts: list[pa.Array | pa.Scalar] = []
     for number, field in enumerate(batch.schema):
         name = _quoted(pa.array([field.name], _TEXT))[0].as_py()
@@ -33,7 +33,7 @@ def json_lines(batch: pa.RecordBatch) -> pa.Buffer:
 
 
 def csv_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch whose columns a writer of CSV knows: numbers, booleans and texts."""
+    """Return a batch with columns that a CSV writer supports: numbers, booleans and texts."""
     columns, fields = [], []
     for field, column in zip(batch.schema, batch.columns, strict=True):
         columns.append(_to_cell(column))
@@ -56,8 +56,8 @@ def to_json(values: pa.Array) -> pa.Array:
 def base64_text(values: pa.Array) -> pa.Array:
     """Return the base64 of each value; nulls stay.
 
-    Each value is filled up to a multiple of three bytes, so that the base64 of all of them, in one
-    call, is the base64 of each; then what stands for the filling becomes ``=``.
+    Each value is padded to a multiple of three bytes, so that one call encodes all of them at once;
+    then the characters that stand for the padding are replaced by ``=``.
     """
     values = values.cast(pa.large_binary())
     sizes = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
@@ -182,7 +182,7 @@ def _scalar(text: str) -> pa.Scalar:
 
 
 def _joined(parts: Sequence[pa.Array | pa.Scalar], count: int) -> pa.Buffer:
-    """Return the rows of some columns of text, one behind the other."""
+    """Return the rows of some columns of text, joined into one buffer."""
     if not count:
         return pa.py_buffer(b"")
     rows = pc.binary_join_element_wise(*parts, _scalar(""))

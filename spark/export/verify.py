@@ -1,17 +1,17 @@
-"""Compares an export with its receipts, and with the log as far as that still has it.
+"""Compares an export with its receipts, and with the log as far as the log still has it.
 
-Three questions, each with its own answer:
+It answers three questions:
 
-* Are the files those of the receipts? Every byte is read. A file that is missing, was added,
-  changed, or stands in another's place is named.
+* Are the files those of the receipts? Every byte is read. A file that is missing, was added, was
+  changed, or has the content of another file is named.
 * Do the receipts follow each other without a gap?
-* Was every entry of the log exported, and none that the log does not have? Headers alone tell: the
-  mix of the entries in each file's range, and of all entries of each range, is computed again.
-  Payloads are neither expanded nor decoded. Their bytes are read, since the checksum of a header
-  covers its payload: without it a header would be believed unseen. To seek from header to header
-  is slower for small entries and faster for large ones.
-  A file whose range the log no longer keeps whole is not compared, and that is said. Nor is a
-  state: its rows are of no entry's own.
+* Was every entry of the log exported, and no others? Headers are enough: the mix of the entries in
+  each file's range, and in each range of a receipt, is computed again. Payloads are neither
+  expanded nor decoded, but their bytes are read: the checksum of a header covers its payload, and
+  without it the header would be unverified. Seeking from header to header would be slower for small
+  entries and faster for large ones.
+  A file whose range the log no longer keeps completely is not compared, and the report says so.
+  Neither is a state, since its rows do not belong to single entries.
 """
 
 import itertools
@@ -32,7 +32,7 @@ from onelog.spark.export.target import TEMPORARY_SUFFIX, Target
 from onelog.spark.origin import Cut, Origin, Range
 from onelog.spark.state import STATE_VIEWS
 
-# What of the log is read at a time; only headers of it are kept.
+# How much of the log is read at a time; only its headers are kept in memory.
 SPLIT_BYTES = 64 << 20
 
 Advance = Callable[[int], None]
@@ -40,7 +40,7 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that is not as the receipt says."""
+    """A difference between a receipt and the files or the log."""
 
     kind: str  # MISSING, ADDED, CHANGED, EXCHANGED, GAP, LOG_DIFFERS
     name: str  # of the file or the receipt
@@ -57,12 +57,12 @@ class Report:
     size_bytes: int = 0
     differences: list[Difference] = field(default_factory=list)
     log_compared: int = 0  # files whose entries were compared with the log
-    log_not_compared: list[str] = field(default_factory=list)  # what was not, and why
+    log_not_compared: list[str] = field(default_factory=list)  # what was not compared, and why
     notes: list[str] = field(default_factory=list)
 
     @property
     def is_good(self) -> bool:
-        """Whether everything that could be compared is as it should be."""
+        """Whether there is no difference in anything that could be compared."""
         return not self.differences
 
 
@@ -99,7 +99,7 @@ def _compare_files(
     wanted = {each.name: each for receipt in receipts for each in receipt.files}
     by_content = {(each.size_bytes, each.crc32c): each for each in wanted.values()}
     view = receipts[0].contents.view
-    # Readers of tables leave out what begins with an underscore: the log of a Delta table.
+    # Readers of tables ignore names with an underscore, such as the log of a Delta table.
     present = {
         name
         for name in target.names(view)
@@ -146,7 +146,7 @@ def _changed(
 def _unfinished(
     target: Target, receipts: Sequence[Receipt], report: Report
 ) -> Callable[[str], bool]:
-    """Tell which names belong to an export that is under way, or was interrupted."""
+    """Return a function that tells which names belong to an unfinished export."""
     journal = Journal.find(target, len(receipts) + 1, repair=False)
     if journal is None:
         return lambda _: False
@@ -209,7 +209,7 @@ def _compare_log(origin: Origin, receipts: Sequence[Receipt], report: Report) ->
 
 
 def _by_headers(selection: Selection) -> Selection:
-    """Return what of a selection headers decide; the mix is over the entries that it leaves."""
+    """Return the part of a selection that headers decide; the mix is over the entries it keeps."""
     return Selection(
         types=selection.types,
         owners=selection.owners,
@@ -226,7 +226,7 @@ def _compare_range(
     selection: Selection,
     report: Report,
 ) -> None:
-    """Compare what one receipt has of one shard."""
+    """Compare one receipt's range of one shard with the log."""
     part = next(each for each in cut.shards if each.shard == wanted.shard)
     name = receipt_name(receipt.number)
     files = sorted(
@@ -286,7 +286,7 @@ class _Sums:
         np.add.at(self._mix, at[inside], mixes[inside])
 
     def differences(self) -> Iterator[Difference]:
-        """Yield the files whose entries the log has otherwise."""
+        """Yield the files whose entries differ from those of the log."""
         sums = zip(self._files, self._entries.tolist(), self._mix.tolist(), strict=True)
         for facts, entries, mix in sums:
             if (entries, mix) != (facts.entries, facts.mix):
@@ -300,7 +300,7 @@ class _Sums:
 def _mixes(
     origin: Origin, wanted: Range, selection: Selection
 ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint64]]]:
-    """Yield index and mixed bits of the entries of a range, refused ones left out."""
+    """Yield the indexes and mixed bits of the entries of a range, without refused ones."""
     if wanted.last_index < wanted.first_index:
         return
     for split in origin.splits([wanted], selection, SPLIT_BYTES):

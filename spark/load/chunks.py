@@ -1,4 +1,4 @@
-"""Record batches of one partition into the database, in chunks, each exactly once.
+"""Writes the record batches of one partition into the database, in chunks, each exactly once.
 
 ::
 
@@ -7,12 +7,12 @@
             writer.write(batch)
         outcome = writer.finish()
 
-Rows are grouped by shard and cut into chunks in their order. Where a chunk ends depends on the rows
-alone, not on the batches that they come in: another attempt makes the same chunks. A chunk is sent
-when a row follows that does not fit, so that the last one is known to be the last.
+Rows are grouped by shard and divided into chunks in their order. Where a chunk ends depends on the
+rows alone and not on their batches, so another attempt makes the same chunks. A chunk is sent when
+the next row does not fit into it, so that the last chunk is known to be the last.
 
-A partition that is written leaves that in each of its shards. Then an attempt that brings rows for
-another shard is refused as well.
+A partition that is completely written is marked in each of its shards. A later attempt with rows
+for another shard is then refused.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from onelog.client.kv import AsyncKV
 from onelog.client.options import ClientOptions, Scope
 from onelog.client.values import Item
 from onelog.errors import FailedPrecondition
-from onelog.spark.load.columns import DIGEST_SIZE, digest_rows, sizes_of
+from onelog.spark.load.columns import DIGEST_SIZE, digest_rows, estimate_sizes
 from onelog.spark.load.progress import (
     Job,
     Progress,
@@ -45,16 +45,16 @@ from onelog.spark.load.progress import (
 from onelog.spark.load.shard_writer import Chunk, Limits, ShardWriter
 from onelog.spark.load.targets import Target
 
-# Rows of a chunk together; a larger row is a chunk of its own.
+# The size of a chunk's rows together; a larger row is a chunk of its own.
 CHUNK_BYTES_MAX = 1 << 20
-# Several chunks travel in one message; what a session holds allows for one such message more.
+# Several chunks travel in one message; the limits of a session allow for one more such message.
 _MESSAGE_OPERATIONS = 5_000
 _MESSAGE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ShardOutcome:
-    """What was written to a shard: all of it lies between these two indexes."""
+    """What was written to a shard; all of it is between these two indexes."""
 
     shard: int
     first_index: int
@@ -73,7 +73,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Pending:
-    """Rows of a shard that wait for their chunk to be full."""
+    """Rows of a shard that wait until their chunk is full."""
 
     chunk: int  # its number
     digest: bytes  # of the rows before
@@ -85,7 +85,7 @@ class _Pending:
 
 
 class ChunkWriter:
-    """See the module's text. It belongs to one thread; its connection has one of its own."""
+    """See the module's docstring. It is used by one thread; its connection has its own."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class ChunkWriter:
         self._row_count = 0
         seed = blake2b(target.description.encode(), digest_size=DIGEST_SIZE).digest()
         self._begin = Progress(job.batch, 0, 0, 0, seed)
-        self._is_over = False  # another attempt has written all of it
+        self._is_over = False  # another attempt has written the whole partition
 
     def __enter__(self) -> Self:
         return self
@@ -120,20 +120,20 @@ class ChunkWriter:
         self.close()
 
     def close(self) -> None:
-        """End the connection; what is not finished may or may not be written."""
+        """Close the connection; unfinished rows may or may not be written."""
         if not self._thread.is_closed:
             self._thread.run(self._connection.close())
             self._thread.close()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write rows; refuses all of them if one cannot be written."""
+        """Write rows; refuse all of them if one cannot be written."""
         rows = self._target.prepare(batch, self._row_count)
         if not rows.num_rows:
             return
         if not self._keys:
             self._thread.run(self._open())
         shards = self._target.shards(rows, self._connection.topology.shard_of)
-        sizes = sizes_of(rows)
+        sizes = estimate_sizes(rows)
         positions = np.arange(self._row_count, self._row_count + rows.num_rows, dtype=np.int64)
         self._row_count += rows.num_rows
         for shard in np.unique(shards).tolist():
@@ -142,7 +142,7 @@ class ChunkWriter:
             self._add(shard, own, sizes[at], positions[at])
 
     def finish(self) -> Outcome:
-        """Write what is left, and return what was written when all of it is."""
+        """Write the remaining rows; return the outcome when all are written."""
         for shard in self._pending:
             self._flush(shard, is_last=True)
         for writer in self._shards.values():
@@ -156,7 +156,7 @@ class ChunkWriter:
         return Outcome(self._row_count, skipped, found)
 
     def _refuse_missing(self) -> None:
-        """Refuse rows that lack those of a shard that an attempt before had some for."""
+        """Refuse if an earlier attempt had rows for a shard for which there are none now."""
         for shard, item in enumerate(self._known):
             if shard not in self._shards and self._is_ours(item):
                 raise FailedPrecondition(
@@ -169,7 +169,7 @@ class ChunkWriter:
         return item is not None and decode_progress(item.value).batch == self._job.batch
 
     async def _open(self) -> None:
-        """Connect, and read what is known of the partition."""
+        """Connect, and read the partition's progress."""
         limits = self._limits
         await self._connection.ready(limits.connect_timeout_s or limits.timeout_s)
         topology = self._connection.topology
@@ -185,7 +185,7 @@ class ChunkWriter:
         )
 
     def _check_partition(self, batch: int, partition_count: int) -> None:
-        """Refuse a partition that the job did not have when it was written."""
+        """Refuse a partition that the job did not have when it was completed."""
         if batch == self._job.batch and not any(map(self._is_ours, self._known)):
             raise FailedPrecondition(
                 f"the job is written already, with {partition_count} partitions, and this one "
@@ -268,7 +268,7 @@ def mark_done(
     options: ClientOptions | None = None,
     limits: Limits | None = None,
 ) -> None:
-    """Remember that all partitions of a job are written, so that no further one is."""
+    """Record that all partitions of a job are written, so that no other one can be."""
     options, limits = options or ClientOptions(), limits or Limits()
     connection, thread = Connection(list(endpoints), options), LoopThread()
 

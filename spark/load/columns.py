@@ -1,11 +1,11 @@
-"""Columns of rows that are written: the types that are taken, one form for each, and a digest.
+"""Columns of rows to write: the accepted types, one canonical form for each, and a digest.
 
-In their one form columns are large_binary, int64, float64 or bool, so that rows are the same rows
-whichever way they came: from Spark or from a file, as text or as bytes, in batches of any size.
-The digest is over that form. Headers are a large_binary of protobuf fields, ready to be sent.
+In the canonical form, columns are large_binary, int64, float64 or bool. Rows are thus the same
+wherever they come from: Spark or a file, text or bytes, batches of any size. The digest is over
+that form. Headers are a large_binary of protobuf fields, ready to be sent.
 
-What is wrong with a row is found here, before any row of its batch is written, and the error says
-which row it is, counted from 0 in the partition or file.
+A bad row is found here, before any row of its batch is written. The error names the row, counted
+from 0 in the partition or file.
 """
 
 from dataclasses import dataclass
@@ -45,14 +45,15 @@ class Column:
     """A column that a target takes."""
 
     kind: Kind
-    is_required: bool = False  # then it is never null, either
-    tag: bytes = b""  # of headers: that of their field in the message they are part of
+    is_required: bool = False  # and never null
+    tag: bytes = b""  # headers only: the protobuf tag of their field in its message
 
 
 def fits(kind: Kind, found: pa.DataType) -> bool:
-    """Tell whether a column of this type can be taken; one of nulls alone can, if it may be null.
+    """Tell whether a column of this type is accepted.
 
-    A field of nulls alone says no type, and a field has the same one in all rows.
+    A column of nulls only is accepted, except as a field: a field has the same type in all rows,
+    and nulls do not tell which.
     """
     if pa.types.is_null(found):
         return kind is not Kind.FIELD
@@ -96,8 +97,8 @@ def _is_binary(found: pa.DataType) -> bool:
     )
 
 
-def to_one_form(column: Column, name: str, array: pa.Array, first_row: int) -> pa.Array:
-    """Return a column in its one form; refuses values that have none."""
+def to_canonical_form(column: Column, name: str, array: pa.Array, first_row: int) -> pa.Array:
+    """Return a column in its canonical form; refuse values that have none."""
     match column.kind:
         case Kind.BYTES | Kind.TEXT:
             return array.cast(pa.large_binary())
@@ -119,7 +120,7 @@ def _integers(name: str, array: pa.Array, first_row: int) -> pa.Array:
     if pa.types.is_uint64(array.type):
         check(
             pc.greater(array, pa.scalar(_INT64_MAX, pa.uint64())), first_row, name,
-            "is above what 64 bits with a sign hold", "NUMBER_INVALID",
+            "does not fit a signed 64-bit integer", "NUMBER_INVALID",
         )  # fmt: skip
     return array.cast(pa.int64())
 
@@ -136,7 +137,7 @@ def _times(name: str, array: pa.Array, first_row: int) -> pa.Array:
 
 
 def _headers(name: str, array: pa.Array, first_row: int, tag: bytes) -> pa.Array:
-    """Return headers as they are sent. Rows without any cost nothing here."""
+    """Return headers as they are sent; rows without headers cost nothing."""
     encoded: list[bytes | None] = [None] * len(array)
     for row in np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False)).tolist():
         found: Any = array[row].as_py()
@@ -145,7 +146,7 @@ def _headers(name: str, array: pa.Array, first_row: int, tag: bytes) -> pa.Array
         for header, value in pairs:
             if value is None:
                 if isinstance(found, dict):
-                    continue  # of a struct: this row has no such header
+                    continue  # a null in a struct: this row does not have the header
                 raise row_error(first_row + row, name, f"has no value for {header!r}",
                                 "HEADER_INVALID")  # fmt: skip
             data = value.encode() if isinstance(value, str) else value
@@ -159,7 +160,7 @@ def _headers(name: str, array: pa.Array, first_row: int, tag: bytes) -> pa.Array
 
 
 def check(is_bad: Any, first_row: int, column: str, what: str, reason: str) -> None:
-    """Refuse the first row for which a mask is true; a null in it is no refusal."""
+    """Refuse the first row for which a mask is true; nulls in the mask count as false."""
     if isinstance(is_bad, pa.Array | pa.ChunkedArray):
         is_bad = pc.fill_null(is_bad, fill_value=False).to_numpy(zero_copy_only=False)
     bad = np.flatnonzero(is_bad)
@@ -177,8 +178,8 @@ def row_error(row: int, column: str, what: str, reason: str) -> OnelogError:
     )
 
 
-def sizes_of(rows: pa.RecordBatch) -> NDArray[np.int64]:
-    """Return about how many bytes each row takes."""
+def estimate_sizes(rows: pa.RecordBatch) -> NDArray[np.int64]:
+    """Return the approximate size of each row in bytes."""
     total = np.full(rows.num_rows, 8 * rows.num_columns, np.int64)
     for column in rows.columns:
         if pa.types.is_large_binary(column.type):
@@ -188,14 +189,14 @@ def sizes_of(rows: pa.RecordBatch) -> NDArray[np.int64]:
 
 
 def digest_rows(before: bytes, rows: pa.RecordBatch) -> bytes:
-    """Return the digest of rows behind others: it depends on all of them and on their order."""
+    """Return the digest of rows that follow others; it depends on all rows and their order."""
     digest = blake2b(before, digest_size=DIGEST_SIZE)
     digest.update(rows.num_rows.to_bytes(8, "little"))
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         digest.update(f"{name}:{column.type};".encode())
         digest.update(column.is_valid().to_numpy(zero_copy_only=False).tobytes())
         if pa.types.is_large_binary(column.type):
-            # A null may stand over any bytes: with none they are the same ones everywhere.
+            # The bytes behind a null are undefined: make them empty, so that digests are equal.
             whole = pa.concat_arrays([pc.fill_null(column, b"")])
             _, offset_buffer, data = whole.buffers()
             offsets = np.frombuffer(offset_buffer, np.int64, len(whole) + 1, whole.offset * 8)

@@ -1,10 +1,12 @@
-"""Files that are imported: found, opened, and read as record batches with a target's columns.
+"""Finds the files of an import and reads them as record batches with a target's columns.
 
-Parquet, JSON lines and CSV. Types of columns that a target knows are asked for; of others (times,
-headers, fields) they follow from the first block of the file and hold for all of it.
+Formats are Parquet, JSON lines and CSV. If a target fixes the type of a column, the file is read
+with it; the types of other columns (times, headers, fields) follow from the first block of the file
+and hold for all of it.
 
-Bringing back a log with its indexes is a restore: entries that were refused and members are part of
-it. Such files are recognised and refused (IMPORT_IS_RESTORE).
+An export of the log itself cannot be imported: to bring back a log with its indexes, its members
+and refused entries included, is a restore. Such files are recognised and refused
+(IMPORT_IS_RESTORE).
 """
 
 import glob
@@ -34,7 +36,7 @@ LINE_BYTES_MAX = 64 << 20
 _ENDINGS = {
     ".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv",
 }  # fmt: skip
-# Columns that only the view ``log`` of an export has together.
+# Only the view ``log`` of an export has all of these columns.
 _OF_THE_LOG = frozenset(("shard", "index", "term", "group_left", "payload"))
 _EXPORT_RECEIPT = re.compile(r"receipt-\d+\.json")
 _TYPES = {
@@ -44,7 +46,7 @@ _TYPES = {
 }
 
 Batches = Iterator[tuple[pa.RecordBatch, int]]
-"""Rows, and how many bytes of the file are read."""
+"""Rows, and how many bytes of the file have been read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +59,25 @@ class InputFile:
 
     @property
     def partition(self) -> str:
-        """What stands for it in the names of keys: where it is, not what is in it."""
+        """The name of its partition in progress keys: made from its path, not its content."""
         return hashlib.blake2b(str(self.path).encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns of a file are which of the target."""
+    """How the columns of a file map to those of the target."""
 
-    # By their names in the target; what is not here has the same name in both.
+    # Names in the file by name in the target; other columns have the same name in both.
     sources: Mapping[str, str]
     ignores_others: bool = False
 
     def source_of(self, name: str) -> str:
-        """Return what a column of the target is called in the file."""
+        """Return the file's name for a column of the target."""
         return self.sources.get(name, name)
 
 
 def find_files(patterns: Sequence[str], file_format: str | None = None) -> list[InputFile]:
-    """Return the files that paths and patterns name, each once, in the order of their names."""
+    """Return the files that match paths and patterns, each once, sorted by name."""
     found: dict[Path, InputFile] = {}
     for pattern in patterns:
         matches = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []
@@ -100,7 +102,7 @@ def _input_file(path: Path, file_format: str | None) -> InputFile:
     if kind is None:
         known = " ".join(_ENDINGS)
         raise InvalidArgument(
-            f"{path} does not end in one of {known}; say its format", reason="FORMAT_UNKNOWN"
+            f"{path} does not end in one of {known}; give its format", reason="FORMAT_UNKNOWN"
         )
     return InputFile(path, kind, path.stat().st_size)
 
@@ -112,21 +114,21 @@ def _restore(what: str) -> InvalidArgument:
     )
 
 
-def checksum_of(file: InputFile) -> str:
+def compute_checksum(file: InputFile) -> str:
     """Return the SHA-256 of a file, as ``sha256sum`` prints it."""
     with file.path.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def check_file(file: InputFile, target: Target, columns: Columns) -> None:
-    """Refuse a file whose columns are not those of the target, by its first rows."""
+    """Read the first rows of a file; refuse it if its columns do not fit the target."""
     for batch, _ in read_file(file, target, columns):
         target.check_schema(batch.schema)
         return
 
 
 def read_file(file: InputFile, target: Target, columns: Columns) -> Batches:
-    """Yield the rows of a file with the target's names of columns."""
+    """Yield the rows of a file, with columns named as in the target."""
     readers = {"parquet": _read_parquet, "json": _read_json, "csv": _read_csv}
     wanted = {columns.source_of(name): column for name, column in target.columns.items()}
     types = {name: _TYPES[each.kind] for name, each in wanted.items() if each.kind in _TYPES}
@@ -190,7 +192,7 @@ def _read_csv(file: InputFile, types: Mapping[str, pa.DataType]) -> Batches:
 
 
 def _read_json(file: InputFile, types: Mapping[str, pa.DataType]) -> Batches:
-    """Read blocks of whole lines. The first decides which columns there are, and their types."""
+    """Read blocks of whole lines. The first block decides the columns and their types."""
     schema: pa.Schema | None = None
     done = 0
     with file.path.open("rb") as opened:
@@ -214,7 +216,7 @@ def _parse(block: bytes, schema: pa.Schema) -> pa.Table:
 
 
 def _aligned(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a block with the columns of the first one; headers may have other names in each."""
+    """Return a block with the columns of the first one; the names of headers may differ."""
     late = set(table.schema.names) - set(schema.names)
     if late:
         name = min(late)

@@ -1,8 +1,8 @@
-"""An import: files into the database, each row once, with a receipt.
+"""Imports files into the database, each row once, and writes a receipt.
 
-A file is a partition of the job (``onelog.spark.load.chunks``). Run again, an import skips what is
-written; a file whose rows are other ones is refused. All files are checked before the first
-row is written.
+Each file is a partition of the job (``onelog.spark.load.chunks``). If an import runs again, it
+skips what is already written, and refuses a file whose rows have changed. All files are checked
+before the first row is written.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from typing import Any
 
 from onelog.errors import FailedPrecondition, OnelogError
 from onelog.spark.load.chunks import ChunkWriter, Outcome
-from onelog.spark.load.files import Columns, InputFile, check_file, checksum_of, read_file
+from onelog.spark.load.files import Columns, InputFile, check_file, compute_checksum, read_file
 from onelog.spark.load.progress import Job
 from onelog.spark.load.settings import WriteSettings
 from onelog.spark.load.targets import Target
@@ -24,7 +24,7 @@ from onelog.ual.json_file import encode_json_file
 RECEIPT_VERSION = 1
 
 Advance = Callable[[int, int], None]
-"""Called with the numbers of rows and bytes that were done since the last call."""
+"""Called with the number of rows and bytes written since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class FileFacts:
     outcome: Outcome
 
     def encode(self) -> dict[str, Any]:
-        """Return it as a receipt has it."""
+        """Return its fields in the receipt."""
         return {
             "path": str(self.file.path),
             "format": self.file.format,
@@ -58,7 +58,7 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What an import wrote, and where it stands in the log."""
+    """What an import wrote, and where it is in the log."""
 
     job: Job
     target: Target
@@ -71,7 +71,7 @@ class Receipt:
 
     @property
     def skipped_row_count(self) -> int:
-        """Rows that were there already."""
+        """Rows that an earlier run had written."""
         return sum(each.outcome.skipped_row_count for each in self.files)
 
     def encode(self) -> dict[str, Any]:
@@ -106,8 +106,8 @@ class Receipt:
         except OSError as error:
             path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)
             raise FailedPrecondition(
-                f"all rows are imported, and the receipt cannot be written to {path}: "
-                f"{error.strerror}; the same command writes it, and no row again",
+                f"all rows are imported, but the receipt cannot be written to {path}: "
+                f"{error.strerror}; the same command writes it without importing rows again",
                 reason="RECEIPT_UNWRITABLE",
             ) from error
 
@@ -129,7 +129,7 @@ def check_files(files: Sequence[InputFile], target: Target, columns: Columns) ->
 
 
 def count_rows(file: InputFile, target: Target, columns: Columns, advance: Advance) -> int:
-    """Return how many rows a file has; refuses the first that cannot be written."""
+    """Return the number of rows in a file; refuse the first that cannot be written."""
     rows = done = 0
     for batch, position in read_file(file, target, columns):
         with _naming(file):
@@ -144,7 +144,7 @@ def count_rows(file: InputFile, target: Target, columns: Columns, advance: Advan
 def import_file(
     file: InputFile, settings: WriteSettings, job: Job, columns: Columns, advance: Advance
 ) -> FileFacts:
-    """Write the rows of a file that are not written yet, and return the outcome."""
+    """Write those rows of a file that are not written yet; return the outcome."""
     done = 0
     with ChunkWriter(
         settings.target, job, file.partition, settings.endpoints, settings.options, settings.limits
@@ -157,16 +157,16 @@ def import_file(
         with _naming(file):
             outcome = writer.finish()
     advance(0, file.size - done)
-    return FileFacts(file, checksum_of(file), outcome)
+    return FileFacts(file, compute_checksum(file), outcome)
 
 
 @contextmanager
 def _naming(file: InputFile) -> Iterator[None]:
-    """Name the file in what is wrong with it."""
+    """Add the file's name to errors about it."""
     try:
         yield
     except OnelogError as error:
         error.message = f"{file.path}: {error.message}"
         if error.reason == "WRITE_ROWS_CHANGED":
-            error.message += "; with another job (--job) its rows are new ones"
+            error.message += "; to write them as new rows, name another job (--job)"
         raise

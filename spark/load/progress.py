@@ -1,17 +1,17 @@
 """What the database remembers of a job that writes: one key for each partition and shard.
 
-The key is in the shard of the rows, so that it changes in one transaction with them. Its value says
-how far the partition has come there, and the digest of all rows up to that point. A chunk is
-written only over the value that the chunk before it left, so it is written once, by whichever
-attempt comes first, and an attempt that brings other rows is recognised by the digest.
+The key is in the same shard as the rows and changes in one transaction with them. Its value says
+how far the partition has come in that shard, and has the digest of all rows so far. A chunk is
+written only if the key has the value that the chunk before it left. So each chunk is written once,
+by the attempt that comes first, and an attempt with different rows is recognised by the digest.
 
 ::
 
     _load{load.N}/j:JOB/PARTITION       batch, chunk, rows, digest, index of its beginning, last
     _load{load.0}/j:JOB                 batch, number of partitions: all of them are written
 
-``load.N`` is the first of ``load.0``, ``load.1``, … that the database keeps in the shard. Jobs of
-streaming queries are called ``q:`` and the query's id. The keys expire.
+``load.N`` is the first routing tag of ``load.0``, ``load.1``, … that leads to the shard. For a
+streaming query, ``j:JOB`` is ``q:`` and the query's id. The keys expire.
 """
 
 import struct
@@ -25,7 +25,7 @@ PREFIX = b"_load{"
 JOB_NAME_SIZE_MAX = 256
 TAGS_TRIED_MAX = 1_000_000
 
-# version, is it over, batch, chunk, rows, index of the beginning; then the digest
+# version, is_last, batch, chunk, rows, opened_index, digest
 _PROGRESS = struct.Struct(f"<BBqQQQ{DIGEST_SIZE}s")
 _DONE = struct.Struct("<BqQ")  # version, batch, number of partitions
 _VERSION = 1
@@ -33,7 +33,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Who writes: a job, or one batch of a streaming query. Its rows are written once."""
+    """A job that writes, or one batch of a streaming query; its rows are written once."""
 
     name: str
     batch: int = 0
@@ -47,7 +47,7 @@ class Job:
 
     @property
     def key(self) -> bytes:
-        """The part of the keys' names that is the job's."""
+        """The job's part of the progress keys."""
         return f"{'q' if self.is_query else 'j'}:{self.name}".encode()
 
 
@@ -56,7 +56,7 @@ class Progress:
     """How far a partition has come in one shard."""
 
     batch: int
-    chunk: int  # the last one that is written; 0: none is
+    chunk: int  # the last one that is written; 0: none
     row_count: int
     opened_index: int  # of the entry that began it; 0 in chunk 0, which is that entry
     digest: bytes
@@ -71,7 +71,7 @@ class Progress:
 
 
 def decode_progress(value: bytes) -> Progress:
-    """Return what a key says."""
+    """Decode the value of a progress key."""
     if len(value) != _PROGRESS.size or value[0] != _VERSION:
         raise DataLoss("the progress key of a job cannot be read", reason="WRITE_PROGRESS_LOST")
     _, is_last, batch, chunk, row_count, opened_index, digest = _PROGRESS.unpack(value)
@@ -92,7 +92,7 @@ def decode_done(value: bytes) -> tuple[int, int]:
 
 
 def find_tags(shard_count: int, shard_of: Callable[[bytes], int]) -> list[bytes]:
-    """Return a routing tag for each shard: the first of its kind that leads there."""
+    """Return a routing tag for each shard: the first ``load.N`` that leads there."""
     tags: dict[int, bytes] = {}
     for number in range(TAGS_TRIED_MAX):
         tag = b"load.%d" % number

@@ -1,7 +1,7 @@
 """Rows as points of time series: a time, columns that are tags, columns that are fields.
 
-A row whose tag is null belongs to a series without that tag; a null field is no value. The points
-of a chunk are one operation: it is taken whole or not at all.
+A row with a null tag belongs to a series without that tag; a null field means no value. The points
+of a chunk are one operation, which takes effect completely or not at all.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ TIME_NS_MAX = 2**62 - 1
 TAG_VALUE_SIZE_MAX = 256
 TAGS_MAX = 32
 FIELDS_MAX = 1_000
-# Values that one operation may have if each row is a series of its own.
+# Values that one operation may have even if each row is a series of its own.
 _VALUES_MAX = 20_000
 
 
@@ -41,7 +41,7 @@ class Series(Target):
         tags: Sequence[str] = (),
         fields: Sequence[str] = (),
     ) -> None:
-        """Without ``fields`` they are all columns that are neither time nor tag."""
+        """Name the columns; without ``fields``, all other columns are fields."""
         super().__init__(namespace, measurement)
         self._time = time
         self._tags = tuple(tags)
@@ -53,7 +53,7 @@ class Series(Target):
         }
         names = (time, *tags, *fields)
         if len(set(names)) < len(names):
-            raise InvalidArgument("time, tags and fields differ", reason="COLUMN_TWICE")
+            raise InvalidArgument("time, tags and fields must differ", reason="COLUMN_TWICE")
         if not measurement or max(len(each.encode()) for each in (measurement, *names)) > (
             NAME_SIZE_MAX
         ):
@@ -70,7 +70,7 @@ class Series(Target):
         return f"{super().description}, time {self._time!r}, tags {self._tags!r}"
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """See ``Target``; the columns that are left are fields, and there is at least one."""
+        """See ``Target``; columns that are neither time nor tag are fields, at least one."""
         if not self._fields:
             others = [name for name in schema.names if name not in (self._time, *self._tags)]
             self.columns = {
@@ -137,7 +137,7 @@ class Series(Target):
     def _groups(
         self, rows: pa.RecordBatch, valid: NDArray[np.bool_]
     ) -> list[tuple[dict[str, str], NDArray[np.int64]]]:
-        """Return which rows are of one series and have the same fields."""
+        """Group the rows by series and by the fields that they have."""
         tags = [rows.column(tag).to_pylist() for tag in self._tags]
         masks = [each.tobytes() for each in valid]
         found: dict[tuple[Any, ...], list[int]] = {}

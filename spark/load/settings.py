@@ -1,7 +1,8 @@
-"""Options of a write: where to, as which job, how long to try. All of them are checked at once.
+"""The options of a write: its target, its job, how long to try.
 
-``parse_write`` takes the options of Spark, which are text; ``onelog import`` makes the same options
-out of its flags, so that both are refused for the same reasons.
+``parse_write`` takes Spark's options, which are text; ``onelog import`` turns its flags into the
+same options, so that both are checked by the same rules. All are checked before anything is
+written.
 """
 
 import re
@@ -28,7 +29,7 @@ _OF_TARGETS = {
     "queue": ("queue",),
     "series": ("measurement", "time", "tags", "fields"),
 }
-# What Spark itself puts among the options.
+# Options that Spark itself adds.
 _OF_SPARK = frozenset(("checkpointlocation", "queryname"))
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -36,7 +37,7 @@ _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 @dataclass(frozen=True, slots=True)
 class WriteSettings:
-    """What the options of a write say."""
+    """The parsed options of a write."""
 
     target: Target
     endpoints: tuple[str, ...]
@@ -46,7 +47,7 @@ class WriteSettings:
 
 
 def parse_write(options: Mapping[str, str]) -> WriteSettings:
-    """Return what options say; refuses those that are unknown or wrong."""
+    """Parse options; refuse unknown and wrong ones."""
     given = {name.lower(): text for name, text in options.items()}
     to = given.get("to", "")
     if to not in _OF_TARGETS:
@@ -111,7 +112,7 @@ def _endpoints(text: str) -> tuple[str, ...]:
 
 
 def _seconds(given: Mapping[str, str], name: str, default_s: float) -> float:
-    """Return a duration; one of the option ``timeout`` like ``30s``."""
+    """Return a duration in seconds from a text like ``30s``."""
     text = given.get(name)
     if text is None:
         return default_s
@@ -119,7 +120,7 @@ def _seconds(given: Mapping[str, str], name: str, default_s: float) -> float:
     seconds = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
     if not 0 < seconds <= TTL_S_MAX:
         raise InvalidArgument(
-            f"the option {name} is {text!r}, which is no time like 90s, 30m or 7d",
+            f"the option {name} is {text!r}, which is no duration like 90s, 30m or 7d",
             reason="OPTION_INVALID",
             metadata={"option": name},
         )

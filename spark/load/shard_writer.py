@@ -1,14 +1,18 @@
-"""Chunks of one partition into one shard, in order, each exactly once.
+"""Writes the chunks of one partition into one shard, in order, each exactly once.
 
-A chunk is a transaction: its rows, and the progress key from the value that the chunk before left
-to the value that this one leaves. So a chunk takes effect at most once, however often it is sent.
-When one is not taken, the key tells why: another attempt has written it already (its digest is the
-same: the chunk is skipped), another attempt brought other rows (WRITE_ROWS_CHANGED), or nothing
-happened and it is sent again. Several chunks are under way at a time; those behind one that is
-not taken are not taken either, because their condition does not hold.
+A chunk is a transaction: it writes its rows and moves the progress key, on condition that the key
+has the value that the chunk before left. So a chunk takes effect at most once, however often it is
+sent. If it is refused, the key tells why:
 
-Invariants: ``_sent`` holds consecutive chunks, ``_confirmed`` is the progress right before the
-first of them. While ``_ahead`` is set nothing is under way, and the key was read at that progress.
+* another attempt has written the same chunk (the digests agree): it is skipped;
+* another attempt has written different rows: WRITE_ROWS_CHANGED;
+* the chunk had no effect: it is sent again.
+
+Several chunks are in flight at a time. If one is refused, those behind it are refused as well,
+because their conditions do not hold.
+
+Invariants: ``_sent`` holds consecutive chunks, and ``_confirmed`` is the progress right before the
+first of them. While ``_ahead`` is set, nothing is in flight, and the key was read at that progress.
 """
 
 import asyncio
@@ -32,7 +36,7 @@ from onelog.errors import (
 from onelog.spark.load.progress import Progress, decode_progress
 from onelog.v1 import kv_pb2, pipeline_pb2
 
-# Chunks of a shard that are not answered yet, and how long one attempt at them may take.
+# Chunks of a shard that may await an answer, and how long one attempt at them may take.
 CHUNKS_IN_FLIGHT_MAX = 8
 ATTEMPT_S_MAX = 20.0
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.05, 2.0
@@ -42,26 +46,26 @@ _BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.05, 2.0
 class Chunk:
     """Rows that are written together."""
 
-    after: Progress  # when it is written
-    request: pipeline_pb2.TransactRequest | None  # None: it is only compared
+    after: Progress  # once the chunk is written
+    request: pipeline_pb2.TransactRequest | None  # None: the chunk is only compared
     first_row: int
-    rows: tuple[int, ...]  # where they stand in the partition, by operation; none: not by row
+    rows: tuple[int, ...]  # row of each operation in the partition; empty: operations are no rows
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long to try, and how long the database remembers."""
+    """How long to try, and how long the database remembers a job."""
 
-    # Without any progress, retries included.
+    # How long to try without any progress, retries included.
     timeout_s: float = 120.0
     progress_ttl_s: float = 7 * 86_400.0
 
-    # Until a server answers for the first time; None: as long as for everything else.
+    # How long to wait for the first answer of a server; None: timeout_s.
     connect_timeout_s: float | None = None
 
 
 class ShardWriter:
-    """See the module's text. All of it runs in the loop of the connection."""
+    """See the module's docstring. It runs in the event loop of the connection."""
 
     def __init__(
         self, connection: Connection, namespace: str, key: bytes, begin: Progress, limits: Limits
@@ -80,11 +84,11 @@ class ShardWriter:
         self._ahead: Progress | None = None
         self._sent: deque[tuple[Chunk, Future[Any]]] = deque()
         self._backoff = Backoff(_BACKOFF_FIRST_S, _BACKOFF_MAX_S)
-        self._moved_s = 0.0  # when there was progress last
+        self._moved_s = 0.0  # time of the last progress
 
     @property
     def skips_until(self) -> int:
-        """The number of the chunk that is known to be written; those up to it are only compared."""
+        """The last chunk known to be written; chunks up to it are only compared."""
         return 0 if self._ahead is None else self._ahead.chunk
 
     async def open(self, found: Item | None) -> None:
@@ -123,7 +127,7 @@ class ShardWriter:
     def next_progress(
         self, chunk: int, row_count: int, digest: bytes, *, is_last: bool = False
     ) -> Progress:
-        """Return what the key says after a chunk."""
+        """Return the value of the key after a chunk."""
         return Progress(self._begin.batch, chunk, row_count, self.first_index, digest, is_last)
 
     def new_request(self, before: Progress, after: Progress) -> pipeline_pb2.TransactRequest:
@@ -150,7 +154,7 @@ class ShardWriter:
         put.ttl_ms = max(1, round(self._limits.progress_ttl_s * 1000))
 
     async def submit(self, chunk: Chunk) -> None:
-        """Write a chunk behind the others; waits while too many are under way."""
+        """Write a chunk behind the others; wait while too many are in flight."""
         ahead = self._ahead
         if ahead is not None:
             self._compare(chunk, ahead)
@@ -170,7 +174,7 @@ class ShardWriter:
             raise _rows_changed(f"there were {self._ahead.row_count} rows and more")
 
     def _compare(self, chunk: Chunk, ahead: Progress, *, is_ours: bool = False) -> None:
-        """Skip a chunk that is written, if it is the same one."""
+        """Skip a chunk that is already written; refuse one that differs from it."""
         after = chunk.after
         if after.chunk < ahead.chunk and not after.is_last:
             self._skip(after, is_ours=is_ours)
@@ -199,12 +203,12 @@ class ShardWriter:
         return answer
 
     async def _transact(self, request: pipeline_pb2.TransactRequest) -> int:
-        """Carry out a transaction and return the index of its last entry."""
+        """Run a transaction; return the index of its last entry."""
         answer = await (await self._begin_transact(request))
         return int(answer.results[-1].put.header.index)
 
     async def _settle(self) -> None:
-        """Wait for the first chunk that is under way, and act on its outcome."""
+        """Wait for the first chunk in flight, and act on its outcome."""
         chunk, future = self._sent[0]
         try:
             answer = await future
@@ -249,13 +253,13 @@ class ShardWriter:
             self._moved()
         for chunk, future in sent:
             if self._ahead is not None:
-                # Behind a chunk of another attempt one of ours may have been taken.
+                # One of our chunks may have been written behind a chunk of another attempt.
                 self._compare(chunk, self._ahead, is_ours=future.exception() is None)
             else:
                 await self._send(chunk)
 
     async def _drain(self) -> None:
-        """Wait until nothing is under way, whatever the outcome."""
+        """Wait until nothing is in flight, whatever the outcome."""
         await asyncio.gather(*(future for _, future in self._sent), return_exceptions=True)
 
     async def _read(self) -> Item | None:
@@ -266,7 +270,7 @@ class ShardWriter:
                 await self._wait(error)
 
     async def _wait(self, error: OnelogError) -> None:
-        """Wait before another attempt; raises the error if it is final, or there is no time."""
+        """Wait before another attempt; raise the error if it is final or time is up."""
         if judge(error) is Verdict.FINAL:
             raise error
         if monotonic() - self._moved_s >= self._limits.timeout_s:
@@ -280,7 +284,7 @@ class ShardWriter:
 
 
 def _retrieve(answer: Future[Any]) -> None:
-    """See the outcome: a writer that is given up asks for none, and asyncio would print it."""
+    """Retrieve the outcome: asyncio prints errors that an abandoned writer never retrieves."""
     if not answer.cancelled():
         answer.exception()
 
@@ -288,13 +292,13 @@ def _retrieve(answer: Future[Any]) -> None:
 def _rows_changed(what: str) -> FailedPrecondition:
     return FailedPrecondition(
         f"the rows are not those that this job has written before: {what}; "
-        "rows of a partition must be the same ones in the same order each time",
+        "each attempt must bring the same rows of a partition in the same order",
         reason="WRITE_ROWS_CHANGED",
     )
 
 
 def _of_row(error: OnelogError, chunk: Chunk) -> OnelogError:
-    """Return a refusal with the row that it is about, and the reason of that row."""
+    """Return a refusal with the row that caused it and the reason for that row."""
     position = error.metadata.get("position", "")
     metadata = dict(error.metadata)
     what = f"of the rows from {chunk.first_row} on"

@@ -1,9 +1,9 @@
-"""Where rows go: keys, a stream, a queue or series, and what each of them needs.
+"""What rows are written to: keys, a stream or a queue; ``series`` has the fourth target.
 
-A target says which columns there are, brings rows into one form and refuses what cannot be written
-(``prepare``), knows the shard of each row, and turns rows into operations of a transaction.
-Names and limits are those of docs/api.md; what depends on the state of the database (a queue that
-is full, a value above the limit of a namespace) is refused there.
+A target names its columns, brings rows into canonical form and refuses what cannot be written
+(``prepare``), finds the shard of each row, and turns rows into operations of a transaction. Names
+and limits are those of docs/api.md. Whatever depends on the state of the database (a full queue, a
+value above the limit of a namespace) is refused by the server.
 """
 
 import time
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from onelog.errors import InvalidArgument
-from onelog.spark.load.columns import Column, Kind, check, fits, to_one_form
+from onelog.spark.load.columns import Column, Kind, check, fits, to_canonical_form
 from onelog.spark.load.progress import PREFIX
 
 # A transaction has 1,000 operations, and one of them is the progress.
@@ -48,16 +48,16 @@ class Target(ABC):
     # Rows of one transaction.
     chunk_rows_max: int = CHUNK_ROWS_MAX
 
-    # Whether a refusal's position is that of a row: it counts puts, records and messages.
+    # Whether the position in a refusal, which counts puts, records and messages, is that of a row.
     is_by_row: ClassVar[bool] = True
 
     def __init__(self, namespace: str, name: str) -> None:
         self.namespace = namespace
-        self.name = name  # of the stream, queue or measurement; empty: a column has it
+        self.name = name  # of the stream, queue or measurement; empty: a column holds it
 
     @property
     def description(self) -> str:
-        """What the target is; rows for another one are other rows."""
+        """A text that identifies the target; the digest of rows begins with it."""
         return f"{self.to} {self.name!r} of {self.namespace or 'default'!r}"
 
     def check_schema(self, schema: pa.Schema) -> None:
@@ -71,7 +71,7 @@ class Target(ABC):
                     metadata={"column": name},
                 )
         if len(set(schema.names)) < len(schema.names):
-            raise InvalidArgument("a column comes twice", reason="COLUMN_TWICE")
+            raise InvalidArgument("a column occurs twice", reason="COLUMN_TWICE")
         for name, column in self.columns.items():
             at = schema.get_field_index(name)
             if at < 0 and column.is_required:
@@ -88,7 +88,7 @@ class Target(ABC):
                 )
 
     def prepare(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        """Return rows in their one form; refuses the first that cannot be written."""
+        """Return rows in canonical form; refuse the first that cannot be written."""
         self.check_schema(batch.schema)
         found: dict[str, pa.Array] = {}
         for name, column in self.columns.items():
@@ -98,14 +98,14 @@ class Target(ABC):
             array = batch.column(at)
             if column.is_required:
                 check(array.is_null(), first_row, name, "is null", "COLUMN_NULL")
-            found[name] = to_one_form(column, name, array, first_row)
+            found[name] = to_canonical_form(column, name, array, first_row)
         rows = pa.RecordBatch.from_arrays(list(found.values()), list(found))
         self.check_rows(rows, first_row)
         return rows
 
     @abstractmethod
     def check_rows(self, rows: pa.RecordBatch, first_row: int) -> None:
-        """Refuse the first row that no state of the database would take."""
+        """Refuse the first row that the database would refuse in any state."""
 
     def shards(self, rows: pa.RecordBatch, shard_of: ShardOf) -> NDArray[np.int64]:
         """Return the shard of each row."""
@@ -113,7 +113,7 @@ class Target(ABC):
 
     @abstractmethod
     def fill(self, operations: Any, rows: pa.RecordBatch) -> None:
-        """Add what writes these rows to the operations of a transaction."""
+        """Add operations that write these rows to a transaction."""
 
 
 class Keys(Target):
@@ -134,7 +134,7 @@ class Keys(Target):
         """See ``Target``; a key has one lifetime."""
         super().check_schema(schema)
         if {"ttl_ns", "expires"} <= set(schema.names):
-            raise InvalidArgument("give ttl_ns or expires", reason="COLUMNS_CONFLICT")
+            raise InvalidArgument("give either ttl_ns or expires", reason="COLUMNS_CONFLICT")
 
     def check_rows(self, rows: pa.RecordBatch, first_row: int) -> None:
         """See ``Target``."""
@@ -143,7 +143,7 @@ class Keys(Target):
         for prefix in _RESERVED:
             text = prefix.decode()
             check(pc.starts_with(keys, pattern=text), first_row, "key",
-                  f"begins with {text}, which is the database's own", "KEY_RESERVED")  # fmt: skip
+                  f"begins with {text}, which is reserved", "KEY_RESERVED")  # fmt: skip
         _check_size(rows.column("value"), first_row, "value", 0, VALUE_SIZE_MAX, "VALUE_TOO_LARGE")
         if "ttl_ns" in rows.schema.names:
             _check_range(rows.column("ttl_ns"), first_row, "ttl_ns", 0, TTL_NS_MAX, "TTL_INVALID")
@@ -168,7 +168,7 @@ class Keys(Target):
 
 
 def _lifetimes_ms(rows: pa.RecordBatch) -> list[int]:
-    """Return how long each key lives, 0 for ever; one that is over already goes at once."""
+    """Return each key's lifetime, 0: for ever; one that has passed becomes the shortest."""
     if "ttl_ns" in rows.schema.names:
         return _to_ms(rows.column("ttl_ns"))
     if "expires" not in rows.schema.names:
@@ -181,12 +181,12 @@ def _lifetimes_ms(rows: pa.RecordBatch) -> list[int]:
 
 
 def _to_ms(column: pa.Array) -> list[int]:
-    """Return durations as they are sent; one that is not 0 never becomes 0."""
+    """Return durations in milliseconds, rounded up, so that only 0 becomes 0."""
     return [0 if each is None else -(-each // _MS_NS) for each in column.to_pylist()]
 
 
 class Named(Target):
-    """What a name is needed for, as an option or as a column."""
+    """A target with a name, which an option or a column gives."""
 
     name_reason: ClassVar[str]
 

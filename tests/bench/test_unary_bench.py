@@ -63,13 +63,13 @@ def test_rows_have_one_64_and_256_callers_on_both_sizes() -> None:
 
 def test_the_report_of_h2load_is_read_and_another_one_is_an_error() -> None:
     """Answers that failed are counted apart, or a broken server would be the fastest."""
-    assert unary_load.summary_of(REPORT) == unary_load.Summary(983, 982, 0, 2, 0, 9705)
-    assert unary_load.summary_of(REPORT).has_failures
+    assert unary_load.parse_summary(REPORT) == unary_load.Summary(983, 982, 0, 2, 0, 9705)
+    assert unary_load.parse_summary(REPORT).has_failures
     good = REPORT.replace("982 succeeded", "983 succeeded").replace("2 4xx", "0 4xx")
-    assert not unary_load.summary_of(good).has_failures
-    assert unary_load.summary_of(good.replace("0 5xx", "1 5xx")).has_failures
+    assert not unary_load.parse_summary(good).has_failures
+    assert unary_load.parse_summary(good.replace("0 5xx", "1 5xx")).has_failures
     with pytest.raises(PeerFailed, match="something else"):
-        unary_load.summary_of(REPORT.replace("status codes", "codes"))
+        unary_load.parse_summary(REPORT.replace("status codes", "codes"))
 
 
 def test_a_machine_without_h2load_hears_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,9 @@ def test_adding_a_projection_is_one_line_in_the_table() -> None:
     spill: SpillStore = MemorySpill()
     kv, mirror = KV(position, spill), Mirror(position, spill)
     table: dict[int, Projection] = {OWNER_KV: kv, 0x07: mirror}
-    router = ProjectionRouter(table, VoidNotes(), system=System(table), judge=kv, position=position)
+    router = ProjectionRouter(
+        table, VoidNotes(), system=System(table), checker=kv, position=position
+    )
     world = World()
     draft = encode_command(Put(b"k", b"v"), NAMESPACE)
     world.draft(draft._replace(entry_type=0x0701))

@@ -103,7 +103,7 @@ class Judge:
             if self.compares_states and not is_same:
                 self._fail(f"state differs at {index} on {replica.name}")
             for queue in shard.projections.queue._queues.values():
-                if not queue.keeps_law():
+                if not queue.is_conserved():
                     self._fail(f"queue {queue.id} breaks its law at {index} on {replica.name}")
 
         def watched_lead() -> None:

@@ -264,7 +264,7 @@ MUTATIONS = {
     "type byte": Mutation(
         CALM,
         patches=(
-            (journal_module, "command_of", bytes),
+            (journal_module, "to_command", bytes),
             (RaftMember, "_SyncObj__applyLogEntries", _apply_by_first_byte),
         ),
     ),

@@ -24,7 +24,7 @@ from onelog.projections.stream.commands import (
     GroupHeartbeat,
     GroupJoin,
     Nack,
-    Place,
+    PartitionOffset,
     ProducerRef,
     Retention,
     encode_command,
@@ -197,7 +197,7 @@ class ConsumerClient(StreamClient):
 
         self._group_send(Claim(STREAM, GROUP, self._member, 0, IDLE_NS, 3), finish)
 
-    def _settle(self, places: tuple[Place, ...]) -> None:
+    def _settle(self, places: tuple[PartitionOffset, ...]) -> None:
         again = self._acked.intersection(offset for _, offset in places)
         assert not again, f"records {again} were acknowledged and are handed out again"
         chance = self._rng.random()

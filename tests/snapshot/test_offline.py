@@ -12,7 +12,13 @@ from onelog.projections.shard_state import Projections, build_projections
 from onelog.projections.system.commands import encode_batch
 from onelog.snapshot.errors import NoSnapshot
 from onelog.snapshot.notes import CoveredNotes
-from onelog.snapshot.offline import LastRecords, make_snapshot, read_key, rebuild_state, shards_of
+from onelog.snapshot.offline import (
+    LastRecords,
+    choose_shards,
+    make_snapshot,
+    read_key,
+    rebuild_state,
+)
 from onelog.snapshot.progress import Phase
 from onelog.snapshot.proof import Verdict, prove_shard
 from onelog.snapshot.reader import SnapshotReader
@@ -149,10 +155,10 @@ def test_a_log_that_lost_its_end_is_not_taken_for_a_shorter_one() -> None:
 
 def test_shards_are_chosen_from_what_there_is() -> None:
     live = lived(groups=1)
-    assert shards_of(live.files, DATA, None) == (0,)
-    assert shards_of(live.files, DATA, 0) == (0,)
+    assert choose_shards(live.files, DATA, None) == (0,)
+    assert choose_shards(live.files, DATA, 0) == (0,)
     with pytest.raises(DirectoryError, match="shard 3"):
-        shards_of(live.files, DATA, 3)
+        choose_shards(live.files, DATA, 3)
 
 
 # Snapshots

@@ -15,7 +15,7 @@ from onelog.spark.columns.block import Block
 from onelog.spark.columns.selection import Selection
 from onelog.spark.directory import DirectoryOrigin
 from onelog.spark.export import files
-from onelog.spark.export.mix import mix_of
+from onelog.spark.export.mix import compute_mix
 from onelog.spark.origin import Range, Split
 from onelog.spark.table import Table
 from tests.spark.exports import DAY_NS, ask, directory, everything, export, serial, three_days
@@ -146,7 +146,7 @@ def test_a_view_of_some_entries_has_the_mix_of_those(shard: Shard, tmp_path: Pat
     assert len(headers) > 10
     assert (receipt.rows, receipt.files) == (0, ())
     assert receipt.ranges[0].entries == len(headers)
-    assert receipt.ranges[0].mix == mix_of(headers)
+    assert receipt.ranges[0].mix == compute_mix(headers)
 
 
 def test_a_mix_changes_with_every_entry() -> None:
@@ -155,16 +155,16 @@ def test_a_mix_changes_with_every_entry() -> None:
     headers = np.zeros(1_000, ENTRY_DTYPE)
     headers["index"] = np.arange(1, 1_001)
     headers["crc"] = np.arange(1_000) * 7919
-    whole = mix_of(headers)
-    assert whole == (mix_of(headers[:300]) + mix_of(headers[300:])) % (1 << 64)
-    assert mix_of(headers[::-1]) == whole
-    assert mix_of(headers[:-1]) != whole
+    whole = compute_mix(headers)
+    assert whole == (compute_mix(headers[:300]) + compute_mix(headers[300:])) % (1 << 64)
+    assert compute_mix(headers[::-1]) == whole
+    assert compute_mix(headers[:-1]) != whole
     exchanged = headers.copy()
     exchanged["crc"][[3, 4]] = headers["crc"][[4, 3]]
-    assert mix_of(exchanged) != whole
+    assert compute_mix(exchanged) != whole
     doubled = headers.copy()
     doubled[5] = headers[6]
-    assert mix_of(doubled) != whole
+    assert compute_mix(doubled) != whole
 
 
 def test_rows_without_a_column_are_refused(shard: Shard, tmp_path: Path) -> None:

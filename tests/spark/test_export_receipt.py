@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from onelog.errors import DataLoss, FailedPrecondition
 from onelog.spark.columns.selection import Selection
-from onelog.spark.export.mix import mix_of
+from onelog.spark.export.mix import compute_mix
 from onelog.spark.export.receipt import (
     Contents,
     FileFacts,
@@ -91,7 +91,7 @@ def test_the_mix_of_the_document_is_the_mix() -> None:
     headers["index"] = [rng.randrange(1 << 63) for _ in headers]
     headers["crc"] = [rng.randrange(1 << 32) for _ in headers]
     wanted = sum(mixed(mixed(int(each["index"])) ^ int(each["crc"])) for each in headers)
-    assert mix_of(headers) == wanted % (1 << 64)
+    assert compute_mix(headers) == wanted % (1 << 64)
 
 
 def test_a_receipt_is_read_as_it_was_written() -> None:

@@ -5,6 +5,7 @@ gets all the time on its own connection, and none of its calls may fail. Nothing
 fast the machine is; bench/attacks.py measures what the innocent client notices.
 """
 
+import asyncio
 import json
 import resource
 import shutil
@@ -26,6 +27,7 @@ from tests.onelog.wire.frames import (
 from tests.system.attackers import FLOODS, IDLE_STREAMS, LARGE_BYTES, LARGE_KEY, LEAVING
 from tests.system.certificates import authority, signed
 from tests.system.innocent import Busy, Innocent
+from tests.system.leaders import leaders_of
 from tests.system.nodes import ServeProcess, get, nodes
 from tests.system.processes import ROOT
 
@@ -38,6 +40,9 @@ ROUNDS_MAX = 10
 CROWD_GROWTH_MIB_MAX = 160
 # And of four that are held back: each has answers of 8 MiB and one more.
 HELD_GROWTH_MIB_MAX = 80
+# A follower has 64 MiB of answers, and 512 calls on six connections to the leader, each of which
+# may bring 72 MiB before the follower reads no more.
+FORWARDER_GROWTH_MIB_MAX = 600
 OTHER_LINES = 3
 RESOURCE_EXHAUSTED, INVALID_ARGUMENT, UNIMPLEMENTED = "8", "3", "12"
 # Files that a node needs beside its connections, and this process, too.
@@ -243,3 +248,32 @@ def test_handshakes_that_never_end_are_ended_and_keep_nobody_out(tmp_path: Path)
         name, seconds = "handshakes that never end", ATTACK_S_MAX
         found = attack(node, name, trusted=trusted.chain, times=HANDSHAKES, seconds=seconds)
         assert found[0]["closed"] == HANDSHAKES
+
+
+@pytest.mark.parametrize("name", ["a reader that reads nothing", "zero windows", IDLE_STREAMS])
+def test_clients_of_a_follower_are_spared_what_another_client_of_it_does(
+    name: str, tmp_path: Path
+) -> None:
+    """Their calls reach the leader on the same connections as the attacker's."""
+    limits = {"limits_in_flight_bytes_max": "16MiB", "limits_concurrent_rpcs_max": "512"}
+    with nodes(tmp_path, "a", "b", "c", shards="1", **limits) as made:
+        for each in made.values():
+            each.start()
+        for each in made.values():
+            each.until_ready()
+        leader = asyncio.run(find_leader(list(made.values())))
+        follower = next(each for each in made.values() if each is not leader)
+        client = Innocent(follower.flags["listen"])
+        client.put(LARGE_KEY, bytes(LARGE_BYTES))
+        client.close()
+        before_mib = leader.rss_mib
+        how = {"times": 4} if name == IDLE_STREAMS else {"count": 4}
+        attack(follower, name, growth_mib_max=FORWARDER_GROWTH_MIB_MAX, seconds=3.0, **how)  # type: ignore[arg-type]
+        assert leader.is_running
+        assert leader.rss_mib - before_mib <= GROWTH_MIB_MAX
+        assert "Traceback" not in leader.output
+
+
+async def find_leader(processes: list[ServeProcess]) -> ServeProcess:
+    async with leaders_of(processes) as leaders:
+        return (await leaders.of(0)).process

@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc  # type: ignore[import-untyped]
 import pytest
 
-from bench.unary_load import summary_of
+from bench.unary_load import parse_summary
 from onelog.v1 import kv_pb2, kv_pb2_grpc
 from tests.system.certificates import authority, signed
 from tests.system.nodes import ServeProcess, nodes
@@ -227,7 +227,7 @@ def test_each_of_a_thousand_calls_by_h2load_takes_effect_once(
         *(f"--data={data}", *(f"--header={each}" for each in GRPC), url(server, "Count")),
     )
     assert done.returncode == 0, done.stderr
-    summary = summary_of(done.stdout.decode())
+    summary = parse_summary(done.stdout.decode())
     assert summary.done == CALLS
     assert not summary.has_failures
     count.add = 0

@@ -1,4 +1,4 @@
-"""What a data directory holds, as plain values: for tables, for scripts, for a person in a hurry.
+"""Inspection: what a data directory holds, as plain values for tables, scripts and people.
 
 Nothing is verified beyond what it takes to read a file's header, footer and small tables, and to
 see whether the files hold the range that was promised (``OfflineLog.losses``); what cannot be read
@@ -20,7 +20,7 @@ from onelog.ual.directory import Node, System, read_node, read_system
 from onelog.ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_STREAM, OWNER_SYSTEM, OWNER_TIMESERIES
 from onelog.ual.errors import CorruptFile, DataError, UalError
 from onelog.ual.files import Files
-from onelog.ual.offline.reader import OfflineFile, OfflineLog, ReadOnlyFiles, look_at_root
+from onelog.ual.offline.reader import OfflineFile, OfflineLog, ReadOnlyFiles, list_root
 from onelog.ual.segments.sealed import SealedSegment
 from onelog.ual.segments.tables import gather_headers
 from onelog.ual.segments.unsealed import UnsealedSegment
@@ -36,7 +36,7 @@ OWNER_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """One file of a shard's segs/. What does not apply or cannot be told is None."""
+    """One file of a shard's segs/. None: does not apply, or unknown."""
 
     name: str
     kind: str  # sealed, unsealed, compacting, tombstone
@@ -108,7 +108,7 @@ def inspect_directory(
 ) -> DirectoryReport:
     """Report a data directory, or one shard of it."""
     reader = ReadOnlyFiles(files)
-    root = look_at_root(reader, data_dir)
+    root = list_root(reader, data_dir)
     problems: list[str] = []
     system: System | None = None
     node: Node | None = None
@@ -171,7 +171,7 @@ def _inspect_shard(
 
 
 def _shard_problems(log: OfflineLog) -> Iterator[DataError | OSError]:
-    """Yield what is wrong with a shard, except what its files are reported with themselves."""
+    """Yield what is wrong with a shard, except the problems in the reports of its files."""
     yield from log.errors
     if log.files and not log.has_hard_state:
         yield CorruptFile(str(log.paths.hard_state), "missing beside a log; its vote is lost")
@@ -183,7 +183,7 @@ def _shard_problems(log: OfflineLog) -> Iterator[DataError | OSError]:
 
 
 def _proposals_after(parts: Sequence[OfflineFile]) -> dict[Path, int]:
-    """Return, by file, the number of the first proposal behind it, as its successor knows it."""
+    """Return, by file, the number of the first proposal after it, from the next file's header."""
     return {
         before.path: after.segment.first_proposal
         for before, after in pairwise(parts)
@@ -202,7 +202,7 @@ def _inspect_file(
         file.kind.name.lower(),
         file.size_bytes,
         file.is_dropped,
-        # A file that opening removes is in nobody's way.
+        # A file that opening removes does no harm.
         None if error is None or file.is_dropped else shown_error(error),
         file.first_index,
     )
@@ -274,7 +274,7 @@ def _by_type(types: NDArray[np.uint16]) -> dict[str, int]:
 
 
 def shown_error(error: UalError | OSError) -> str:
-    """Return an error as the commands print it: what a program looks for, then the text."""
+    """Return an error as the commands print it: the stable reason, then the text."""
     text = str(error)
     if isinstance(error, OSError) and error.filename is not None:
         text = f"{error.filename}: {error.strerror}"
@@ -282,7 +282,7 @@ def shown_error(error: UalError | OSError) -> str:
 
 
 def error_reason(error: UalError | OSError) -> str:
-    """Return the stable name of an error; of the system's own, the one in its manuals."""
+    """Return the stable reason of an error; for an ``OSError``, its errno name."""
     if isinstance(error, UalError):
         return error.reason
     return errno.errorcode.get(error.errno or 0, "OS_ERROR")

@@ -1,39 +1,27 @@
-"""Looking at a data directory from outside: finding its shards, reading without writing.
+"""Reading a data directory from outside: no LOCK, no writes, damage expected.
 
-The offline commands read a directory that may be damaged, and that a server may be writing at the
-same time. Both make a mapping dangerous: a page that the disk cannot read, or that was cut off
-meanwhile, ends the process by a signal. ``ReadOnlyFiles`` therefore copies where others map, and
-an unreadable page is an ``OSError`` like any other. It also refuses every operation that changes
-something, so whoever is handed one can only look.
+The directory may be damaged, and a server may be writing it at the same time. Both make a mapping
+dangerous: a page that the disk cannot read, or that was cut off meanwhile, ends the process by a
+signal. ``ReadOnlyFiles`` therefore copies instead of mapping, and an unreadable page is an
+``OSError`` like any other. It also refuses every operation that would change something.
 
-A name that was listed may be gone or mean another file by the time it is opened (sealing renames,
-retention deletes). ``FileNotFoundError`` passes through; the callers list again, once.
+``OfflineLog`` is the log of one shard. It opens what can be opened and keeps the error of what
+cannot, so that damage in one file does not hide the others. Then it compares what it found with
+what MANIFEST and the hint in RAFT promise, by the rules of recovery: ``losses`` are the ranges that
+should be there and cannot be read. A torn tail, which opening would cut, is not a loss. Reading
+stops with an error when it reaches a loss and never skips it: what is returned is always a gapless
+part of the log.
 
-Offline log
------------
-One shard's log as a reader outside of the server sees it: read-only, without LOCK.
+A server refuses a sealed file whose checksum fails. An offline reader wants to see what is left: if
+the checksum of the file or of a block fails, entries are read one by one, each by its own checksum,
+and the error is raised at the damaged entry, with its number. So the result does not depend on how
+many entries were asked for.
 
-It opens what can be opened and keeps the error of what cannot, so that damage in one file does not
-hide the others. Then it compares what it found with what MANIFEST and the hint in RAFT promise, by
-the rules of recovery: ``losses`` are the ranges that should be there and cannot be read. A torn
-tail, which opening would cut, is none. Reading stops with an error when it comes to a loss, and
-never passes over it: what is returned is always a gapless piece of the log, as far as it goes.
-
-The directory may be in use. The names are listed again, once, if anything seems to be lost, which
-a rename between two names of one file, a cut or a drop can look like. While entries are read,
-sealing and retention go on; a file that went away is looked for in a new listing.
-
-Streams and voids of unsealed files exist only in the server's memory. So a scan that asks for them
-knows them up to ``sealed_index``.
-
-Offline scan
-------------
-The entries of one file as an offline reader wants them: all that is intact before any damage.
-
-A server refuses a sealed file whose checksum fails. Somebody who looks at a damaged directory wants
-to see what is left: where the checksum of the file or of a block fails, entries are read one by
-one, each by its own checksum, and the error comes when the damaged one is reached, with its number.
-What is returned therefore does not depend on how many entries were asked for.
+In a directory in use, names change: sealing renames files, retention deletes them. If something
+seems to be lost, the names are listed again, once, because a rename between two names of one file,
+a cut or a drop looks the same. A file that disappears while entries are read is looked up in a new
+listing; if it is still missing, ``FileNotFoundError`` passes through. Streams and voids of unsealed
+files exist only in the server's memory, so a scan that asks for them ends at ``sealed_index``.
 """
 
 import errno
@@ -71,12 +59,12 @@ from onelog.ual.manifest import Manifest
 from onelog.ual.manifest import load as load_manifest
 from onelog.ual.recovery import (
     Known,
+    combine_known,
     finish_deletions,
     refuse_corruption,
     scan_file,
     sort_names,
     successor_header,
-    what_is_known,
 )
 from onelog.ual.segments.chain import Segment
 from onelog.ual.segments.format import HEADER_SIZE, SegmentHeader, SegmentKind
@@ -101,7 +89,7 @@ class ReadOnlyFiles:
 
     def __init__(self, files: Files, on_copied: Callable[[int, Path], None] | None = None) -> None:
         self._files = files
-        self._on_copied = on_copied  # told how many more bytes of which file were read
+        self._on_copied = on_copied  # called with the number of bytes read, and the file
 
     def open_read(self, path: Path) -> File:
         """See ``Files.open_read``."""
@@ -174,9 +162,9 @@ class Root:
     foreign: tuple[str, ...]
 
     def choose(self, shard: int | None, shards: int | None) -> tuple[int, ...]:
-        """Return the shards to look at: the one asked for, or all.
+        """Return the shards to read: the one asked for, or all.
 
-        ``shards`` is how many SYSTEM says there are; without it, the directories count.
+        ``shards`` is the number of shards in SYSTEM; None: use the directories that exist.
         """
         known = self.shards if shards is None else tuple(range(shards))
         if shard is None:
@@ -187,8 +175,8 @@ class Root:
         return (shard,)
 
 
-def look_at_root(files: Files, path: Path) -> Root:
-    """List a data directory, however damaged; refuse what was never one."""
+def list_root(files: Files, path: Path) -> Root:
+    """List a data directory, however damaged; refuse any other directory."""
     if not files.exists(path):
         raise NotADataDirectory(f"{path} does not exist; give the path of a data directory")
     try:
@@ -233,7 +221,7 @@ def _advice(files: Files, path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a scan asks for."""
+    """The filter of a scan."""
 
     types: Collection[int] | None
     stream_id: int | None
@@ -265,7 +253,7 @@ def _scan_sealed(
         try:
             segment.check_file()
         except CorruptFile:
-            pass  # each entry has a checksum of its own, which tells where the damage is
+            pass  # the checksums of the entries show where the damage is
         else:
             yield from _filtered(segment, first_index, last_index, wanted)
             return
@@ -295,7 +283,7 @@ def _filtered(
 def _indexes_left(
     segment: SealedSegment, first_index: int, last_index: int, stream_id: int | None
 ) -> Indexes | range:
-    """Return the indexes of a range that the file has, or has of a stream."""
+    """Return the indexes of a range that the file holds, or holds of a stream."""
     if stream_id is not None:
         indexes = segment.stream_records(stream_id)
     elif segment.is_compacted:
@@ -329,7 +317,7 @@ def _up_to_damage(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OfflineFile:
-    """One file of segs/; ``segment`` is what it holds, ``error`` why that cannot be told."""
+    """One file of segs/; ``segment`` is its content, ``error`` why that is unknown."""
 
     path: Path
     kind: SegmentKind
@@ -337,8 +325,8 @@ class OfflineFile:
     size_bytes: int
     segment: Segment | None = None
     error: DataError | OSError | None = None
-    damage: DataError | None = None  # behind what ``segment`` holds, and no torn tail
-    tail_bytes: int = 0  # behind the last whole group of an unsealed file
+    damage: DataError | None = None  # after the end of ``segment``, and not a torn tail
+    tail_bytes: int = 0  # after the last whole group of an unsealed file
     is_dropped: bool = False  # no part of the log (any more); opening removes it
 
 
@@ -427,7 +415,7 @@ class OfflineLog:
 
     @property
     def end_index(self) -> int:
-        """Where the log ends, or should: what was durable counts even if it cannot be read."""
+        """Where the log ends, or should end: durable entries count even if unreadable."""
         lost = self.losses[-1].last_index if self.losses else 0
         return max(self.last_index, lost)
 
@@ -488,7 +476,7 @@ class OfflineLog:
     ) -> Iterator[Entry]:
         """Yield the entries of a range in order, verified, holding one file at a time.
 
-        With ``limit``, no more than so many; what stands behind the last of them is not read.
+        With ``limit``, at most that many; nothing after the last of them is read.
         """
         wanted = Wanted(types, stream_id, skip_voids, limit is not None)
         return islice(self._entries(first_index, last_index, wanted), limit)
@@ -505,14 +493,14 @@ class OfflineLog:
                     yield entry
                 next_index = last + 1
             except FileNotFoundError:
-                # Sealed, replaced or dropped since it was listed; the names of now say which.
+                # Sealed, replaced or dropped since it was listed; a new listing shows which.
                 if refreshed_at == next_index:
                     raise
                 refreshed_at = next_index
                 self.refresh()
 
     def _segment_with(self, index: int) -> Segment:
-        """Return what holds an index, or raise why it cannot be read."""
+        """Return the segment that holds an index, or raise why it cannot be read."""
         loss = self.loss_within(index, index)
         if loss is not None:
             raise loss.error
@@ -529,7 +517,7 @@ class OfflineLog:
     def _open_all(self) -> None:
         self.errors = []
         self._open_small_files()
-        self._known = what_is_known(self.manifest, self.hint, GROUP_SIZE_MAX)
+        self._known = combine_known(self.manifest, self.hint, GROUP_SIZE_MAX)
         directory = self.paths.segments
         names, listing = sort_names(self._reader, directory)
         self.foreign = tuple(listing.foreign)
@@ -548,7 +536,7 @@ class OfflineLog:
         successors = dict(pairwise(unsealed))
         opened: list[OfflineFile] = []
         for first, path, kind in found:
-            # A next file without its name yet counts if it goes on where the last one ends.
+            # A successor without its final name counts if it continues where the last file ends.
             if kind is SegmentKind.SUCCESSOR and path not in dropped:
                 if self._is_next(path, opened[-1].segment if opened else None):
                     kind = SegmentKind.UNSEALED
@@ -587,7 +575,7 @@ class OfflineLog:
         self.hard_state = inspect_hard_state(data)
         states = {slot.state for slot in self.hard_state.slots if slot.state is not None}
         if len({state.sequence for state in states}) < max(len(states), 1):
-            # None to trust, or two that contradict each other.
+            # No valid slot, or two that contradict each other.
             rule = "; ".join(self.hard_state.problems)
             self.errors.append(CorruptFile(str(self.paths.hard_state), rule))
 
@@ -605,15 +593,15 @@ class OfflineLog:
                 return self._open_unsealed(opened, successor)
         except (DataError, OSError) as error:
             if isinstance(error, OSError) and error.filename is None:
-                error.filename = str(path)  # reading from a descriptor does not say of which file
+                error.filename = str(path)  # an error of a descriptor does not name the file
             # Without its traceback, which would keep this frame and the file's copy alive.
             return replace(opened, error=error.with_traceback(None))
         return opened
 
     def _open_unsealed(self, opened: OfflineFile, successor: int | None) -> OfflineFile:
-        """Scan a file's whole groups; what stands behind them may be a write in progress.
+        """Scan a file's whole groups; bytes after them may be a write in progress.
 
-        ``successor`` is the first index of the unsealed file behind this one. The rules are those
+        ``successor`` is the first index of the next unsealed file. The rules are those
         of recovery (ual/recovery.py).
         """
         path, size, known = opened.path, opened.size_bytes, self._known
@@ -653,8 +641,8 @@ def _refuse_other_shard(path: Path, header: SegmentHeader, shard: int) -> None:
 
 
 def _find_losses(directory: Path, parts: Sequence[OfflineFile], known: Known) -> Iterator[Loss]:
-    """Yield what is missing or cannot be read of the log that was promised, in order."""
-    # The next index that must be there; None behind a file that does not tell where it ends.
+    """Yield the ranges of the promised log that are missing or unreadable, in order."""
+    # The next index that must be there; None after a file whose end is unknown.
     expected = known.first_index
     if parts:
         # Lower than recorded is fine: a drop was recorded and is not carried out yet.
@@ -683,15 +671,15 @@ def _find_losses(directory: Path, parts: Sequence[OfflineFile], known: Known) ->
 
 
 def open_offline_log(files: Files, data_dir: Path, shard: int) -> OfflineLog:
-    """Open one shard of a data directory for reading; refuse one that is not there."""
+    """Open one shard of a data directory for reading; refuse one that does not exist."""
     reader = ReadOnlyFiles(files)
-    root = look_at_root(reader, data_dir)
+    root = list_root(reader, data_dir)
     shards: int | None = None
     system_error: DataError | OSError | None = None
     try:
         shards = read_system(reader, data_dir).topology.shards
     except (DataError, OSError) as error:
-        # The segments can still be read; the directories that are there say which.
+        # The segments can still be read; the existing directories show which shards there are.
         system_error = error.with_traceback(None)
     root.choose(shard, shards)
     log = OfflineLog(reader, data_dir, shard)

@@ -1,4 +1,4 @@
-"""Making a damaged sealed segment whole again, where that can be proved.
+"""Rebuilding a damaged sealed segment, if the result can be proved.
 
 Offsets, indexes, sparse and time tables, the footer and most of the header follow from the entries.
 Streams and voids do not (apply made them), so they must be intact, and so must every entry.
@@ -10,7 +10,7 @@ only if one of two witnesses, written when the segment was sealed, agrees with i
 * the checked part of the footer, which holds the checksums of header, tables and counts;
 * the checksum of the whole file.
 
-So damage in two places, one of them not derived, ends without a result, never with a wrong file.
+So damage in two places, one of them not derived, gives no result, never a wrong file.
 """
 
 import struct
@@ -55,7 +55,7 @@ _U32 = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RebuiltSegment:
-    """The parts of a file that was made whole; joined, they are the file."""
+    """The parts of a rebuilt file; joined, they are the file."""
 
     parts: tuple[bytes, memoryview, bytes]
 
@@ -93,7 +93,7 @@ def _is_proved(image: SealedImage, stored_footer: bytes) -> bool:
 
 
 def _readable_footer(path: Path, stored: bytes, file_size: int) -> Footer | None:
-    """Decode the footer if its own checksum holds, whatever became of the end mark."""
+    """Decode the footer if its own checksum holds, even if the end mark is damaged."""
     with suppress(CorruptFile):
         marked = stored[: -len(END_MAGIC)] + END_MAGIC
         return Footer.decode(str(path), marked, file_size - FOOTER_SIZE)
@@ -103,7 +103,7 @@ def _readable_footer(path: Path, stored: bytes, file_size: int) -> Footer | None
 def _headers(
     path: Path, data: memoryview, walk: EntryWalk, first_index: int, shard: int
 ) -> Iterator[SegmentHeader]:
-    """Yield what the header may have been: as it stands, or with what else tells its fields."""
+    """Yield candidates for the header: as stored, or with fields that follow from the rest."""
     name, stored = str(path), bytes(data[:HEADER_SIZE])
     try:
         identity = SegmentHeader.decode_identity(name, stored)
@@ -139,7 +139,7 @@ def _headers(
 def _notes(
     path: Path, data: memoryview, walk: EntryWalk, header: SegmentHeader, footer: Footer | None
 ) -> Iterator[SegmentNotes]:
-    """Yield what the streams and voids tables say, or may say if nothing tells their ends."""
+    """Yield the streams and voids, or candidates for them if the ends of the tables are lost."""
     if footer is not None:
         with suppress(CorruptFile):
             footer.check(str(path), header, header.encode(), len(data))

@@ -1,16 +1,16 @@
-"""Offline repair: what verification found and can be put right without a guess, done on request.
+"""Offline repair: carry out the remedies of verification that need no guess, on request.
 
 ``plan_repairs`` only reads. ``apply_repairs`` takes the directory's LOCK, plans again, and refuses
-to go on if the plan is not the one that was shown. Then, in this order:
+to continue if the plan is not the one that was shown. Then, in this order:
 
 1. Everything that will be cut, removed or replaced is copied to ``{data_dir}/repair-{stamp}``, and
    the copies are made durable. A full disk ends the repair here, with nothing changed.
 2. Tails and leftovers, RAFT slots, sealed segments, MANIFEST: a crash at any point leaves a
-   directory that the next plan goes on from.
+   directory from which the next plan continues.
 
 What is never done: an entry that fails its checksum is not made readable, no entry that was durable
 is dropped, streams and voids (which apply made) and votes are not invented. Such damage is listed
-with the advice what to do instead.
+with advice on what to do instead.
 """
 
 from collections import defaultdict
@@ -51,7 +51,7 @@ _RING_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One thing to do, or, without a remedy, one that cannot be done here."""
+    """One repair; without a remedy, damage that cannot be repaired here."""
 
     path: Path
     reason: str  # of the finding

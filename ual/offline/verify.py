@@ -1,41 +1,8 @@
 """Verification of a whole data directory: every file, every checksum, every promise.
 
-It only reads, takes no lock, and goes on past damage: the result is the list of all that was found,
-empty for an undamaged directory. What a finding's level means is
-said below.
-
-On a directory in use, a shard that changed while it was read is read once more; what a writer has
-written in part at that moment may still be reported as a tail.
-
-Shard check
------------
-All files of one shard, checked one by one and against each other.
-
-One damaged file never hides another: each is judged by itself, then the neighbours must touch, and
-then all of it must hold what MANIFEST and the hint in RAFT promise. The rules for unsealed files
-are those of recovery (ual/recovery.py), so what is called a tail here is what opening would cut.
-
-A remedy is attached where repair can put right what was found without a guess. Some remedies are
-safe only in company, and ``_withhold_remedies`` takes them back: nothing is cut from a log that
-lacks a file, and nothing at all is touched that a newer onelog wrote.
-
-Chain check
------------
-The segment files of a shard as one chain: do they touch, and do they hold what was promised?
-
-Each file was judged by itself before. Where one could not be read, what it held is not known, and
-the questions that depend on it are not asked: one damaged file is one finding, not five.
-
-Unsealed check
---------------
-One unsealed segment, judged as recovery would judge it.
-
-Recovery stops at the first damaged file; verification must go on. So this takes the same steps for
-a single file and turns what recovery would raise or do into findings.
-
-Findings
---------
-What verification reports, and what repair could do about it.
+It only reads, takes no lock and continues past damage: the result is a list of findings, empty for
+an undamaged directory. If a shard changed while it was read, it is read once more; what a running
+server has written in part at that moment may still be reported as a tail.
 
 A ``Finding`` is one fact about one file. Its level says who has to act:
 
@@ -46,7 +13,17 @@ A ``Finding`` is one fact about one file. Its level says who has to act:
 * ``note``: worth knowing, nothing to do.
 
 ``reason`` is stable and meant for programs; ``message`` and ``advice`` are for people. ``remedy``
-is what ``onelog log repair`` can do; an error without one cannot be repaired here.
+is what ``onelog log repair`` can do without a guess; an error without one cannot be repaired here.
+
+One damaged file never hides another. ``ShardCheck`` judges each file by itself, then checks that
+neighbours touch (``check_chain``), then that the whole chain holds what MANIFEST and the hint in
+RAFT promise. If a file cannot be read, checks that depend on its content are skipped: one damaged
+file is one finding, not five. Unsealed files (``check_unsealed``) follow the rules of recovery
+(ual/recovery.py), so a tail here is what opening would cut; but where recovery would raise,
+verification reports and continues.
+
+Some remedies are safe only in company, and ``_withhold_remedies`` removes the others: nothing is
+cut from a log that lacks a file, and nothing that a newer onelog wrote is touched.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,7 +53,7 @@ from onelog.ual.hard_state import (
 )
 from onelog.ual.manifest import Manifest
 from onelog.ual.manifest import load as load_manifest
-from onelog.ual.offline.reader import Progress, ReadOnlyFiles, Root, look_at_root
+from onelog.ual.offline.reader import Progress, ReadOnlyFiles, Root, list_root
 from onelog.ual.offline.rebuild import rebuild_sealed
 from onelog.ual.recovery import (
     ORPHAN,
@@ -84,12 +61,12 @@ from onelog.ual.recovery import (
     Cut,
     Known,
     Remove,
+    combine_known,
     finish_deletions,
     refuse_corruption,
     scan_file,
     sort_names,
     successor_header,
-    what_is_known,
 )
 from onelog.ual.segments.check import Part, check_sealed, identity_problems
 from onelog.ual.segments.format import (
@@ -177,7 +154,7 @@ _ORDER_ADVICE = "find out who added or renamed the file; keep the right one and 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A segment file in the chain; ``part`` is None where it cannot be told what it holds."""
+    """A segment file in the chain; ``part`` is None if its content is unknown."""
 
     first_index: int
     path: Path
@@ -246,9 +223,9 @@ def _compare(before: Part, after: Part) -> Iterator[Finding]:
 def check_unsealed(
     files: Files, path: Path, successor: int | None, known: Known, shard: int
 ) -> tuple[Part | None, list[Finding]]:
-    """Check an unsealed file; ``successor`` is the first index of the unsealed file behind it.
+    """Check an unsealed file; ``successor`` is the first index of the next unsealed file.
 
-    Without a ``Part`` it cannot be told what the file holds.
+    Without a ``Part``, the content of the file is unknown.
     """
     file = files.open_read(path)
     size = file.size()
@@ -287,14 +264,14 @@ def check_unsealed(
 def _scan_entries(
     files: Files, segment: UnsealedSegment, size: int, successor: int | None, known: Known
 ) -> Finding | None:
-    """Read the file's groups; return what stands behind them, raise for corruption."""
+    """Read the file's groups; return a finding for bytes after them, raise for corruption."""
     path = segment.path
     limits = [] if successor is None else [successor - 1]
     if known.cut_from_index is not None:
         limits.append(known.cut_from_index - 1)
     damage = scan_file(files, segment, size, min(limits, default=None))
     if successor is not None and damage is None and size <= segment.end:
-        return None  # whole as far as it goes; whether a file is missing behind it shows the chain
+        return None  # whole as far as it goes; check_chain finds a missing file after it
     if successor is not None and segment.last_index != successor - 1:
         lost = f"entries {segment.last_index + 1} to {successor - 1} are damaged: {damage}"
         raise CorruptFile(str(path), lost, segment.end)
@@ -339,7 +316,7 @@ def _unsealed_check_error(
 
 # Shard check
 
-# For file types of other packages: what the name ends with, and who verifies such a file.
+# Verifies a file of another package; registered by the end of the name.
 FileVerifier = Callable[[Files, Path], list[Finding]]
 
 _KNOWN_NAMES = frozenset(("MANIFEST", "RAFT", "cold.fcold", "segs", "snaps", "spill.lmdb"))
@@ -360,7 +337,7 @@ _NOTES_ADVICE = (
 
 @dataclass(slots=True)
 class ShardCheck:
-    """The check of one shard, as far as it has come."""
+    """The check of one shard, with its findings so far."""
 
     files: Files
     paths: ShardPaths
@@ -368,7 +345,7 @@ class ShardCheck:
     unsynced_bytes_max: int
     verifiers: Mapping[str, FileVerifier]
     findings: list[Finding] = field(default_factory=list)
-    has_changed: bool = False  # a listed file was gone: somebody is using the directory
+    has_changed: bool = False  # a listed file was gone: a process is using the directory
     _manifest: Manifest | None = None
     _hard_state: HardStateReport | None = None
     _links: list[Link] = field(default_factory=list)
@@ -463,7 +440,7 @@ class ShardCheck:
             self._add(Level.TAIL, path, "RAFT_SLOT", message, advice, None, remedy)
 
     def _read_hard_state(self, path: Path) -> bytes:
-        """Read the file; once more if it looks damaged, as a write at this moment would make it."""
+        """Read the file; once more if it looks damaged, which a write in progress can cause."""
         data = self.files.open_read(path).read(2 * FILE_SIZE, 0)
         if inspect_hard_state(data).problems:
             data = self.files.open_read(path).read(2 * FILE_SIZE, 0)
@@ -473,7 +450,7 @@ class ShardCheck:
 
     def _check_segments(self) -> None:
         directory = self.paths.segments
-        known = what_is_known(self._manifest, self._hint, self.unsynced_bytes_max)
+        known = combine_known(self._manifest, self._hint, self.unsynced_bytes_max)
         names, listing = sort_names(self.files, directory)
         for name in listing.foreign:
             path = directory / name
@@ -509,7 +486,7 @@ class ShardCheck:
             self._links.append(Link(first, path, False, part))
 
     def _check_successor(self, first: int, path: Path, known: Known) -> None:
-        """Check the next file of a log that was interrupted while it changed to that file."""
+        """Check the next file of a log that was interrupted during the change to that file."""
         last = self._links[-1] if self._links else None
         if last is None or last.part is None or last.is_sealed:
             self._add_leftover(Remove(path, ORPHAN))
@@ -579,7 +556,7 @@ class ShardCheck:
         return self._hard_state.hint.hint if self._hard_state else None
 
     def _withhold_remedies(self) -> None:
-        """Take back what must not be done in view of all that was found."""
+        """Remove remedies that are unsafe in view of the other findings."""
         reasons = {finding.reason for finding in self.findings}
         for number, finding in enumerate(self.findings):
             instead = self._advice_instead(finding, reasons)
@@ -587,7 +564,7 @@ class ShardCheck:
                 self.findings[number] = replace(finding, remedy=None, advice=instead)
 
     def _advice_instead(self, finding: Finding, reasons: set[str]) -> str | None:
-        """Return the advice in place of a remedy that would not be safe, None if it is."""
+        """Return the advice that replaces an unsafe remedy; None if the remedy is safe."""
         if finding.remedy is None:
             return None
         if "UNKNOWN_VERSION" in reasons:
@@ -596,7 +573,7 @@ class ShardCheck:
         end_is_unknown = self._manifest is None and self._hint is None and "TORN_TAIL" in reasons
         if finding.reason == "TORN_TAIL" and end_is_unknown:
             return f"nothing tells whether it was durable; {ADVICE_PEER}"
-        # What looks like a tail or a leftover may be what a missing or strange file makes it.
+        # A missing or misplaced file can make sound data look like a tail or a leftover.
         is_tidying = isinstance(finding.remedy, Cut | Remove | Adopt)
         if is_tidying and finding.path.parent == self.paths.segments and reasons & _CHAIN_BROKEN:
             return "left as it is until the files of the log touch again"
@@ -656,7 +633,7 @@ NO_VERIFIERS: Mapping[str, FileVerifier] = MappingProxyType({})
 
 @dataclass(slots=True)
 class _Meter:
-    """Counts what was read, and tells."""
+    """Counts the bytes read and reports progress."""
 
     progress: Progress | None
     total_bytes: int = 0
@@ -678,14 +655,14 @@ def verify(
     unsynced_bytes_max: int = GROUP_SIZE_MAX,
     verifiers: Mapping[str, FileVerifier] = NO_VERIFIERS,
 ) -> list[Finding]:
-    """Check a data directory, or one shard of it, and return all that is not as it should be.
+    """Check a data directory, or one shard of it, and return the findings.
 
     ``unsynced_bytes_max`` is the limit that the log was written with. ``verifiers`` check file
     types of other packages in snaps/, by the end of the name (".fsnap").
     """
     meter = _Meter(progress)
     reader = ReadOnlyFiles(files, meter.advance)
-    root = look_at_root(reader, data_dir)
+    root = list_root(reader, data_dir)
     findings, shards = _check_root(reader, root)
     chosen = root.choose(shard, shards)
     meter.total_bytes = sum(_size_of_segments(reader, shard_paths(data_dir, at)) for at in chosen)
@@ -694,7 +671,7 @@ def verify(
         findings += _check_shard(reader, paths, number, unsynced_bytes_max, verifiers)
     meter.advance(meter.total_bytes, data_dir)
     if any(at.reason == "UNKNOWN_VERSION" and at.path.parent == data_dir for at in findings):
-        # SYSTEM or NODE of a newer onelog: what the rest means is not for this one to say.
+        # SYSTEM or NODE of a newer onelog: this one cannot judge the rest.
         findings = [replace(at, remedy=None, advice=ADVICE_UPGRADE) for at in findings]
     return findings
 
@@ -716,7 +693,7 @@ def _check_shard(
 
 
 def _manifest_bytes(files: Files, paths: ShardPaths) -> bytes | None:
-    """Read MANIFEST just to see later whether it changed; drops and cuts begin there."""
+    """Read MANIFEST to see later whether it changed; drops and cuts begin there."""
     try:
         file = files.open_read(paths.manifest)
         return file.read(file.size(), 0)
@@ -725,7 +702,7 @@ def _manifest_bytes(files: Files, paths: ShardPaths) -> bytes | None:
 
 
 def _check_root(files: Files, root: Root) -> tuple[list[Finding], int | None]:
-    """Check what belongs to no shard; return also how many shards SYSTEM says there are."""
+    """Check what belongs to no shard; also return the number of shards in SYSTEM."""
     findings: list[Finding] = []
     shards: int | None = None
     for name in (SYSTEM_NAME, NODE_NAME):
@@ -765,7 +742,7 @@ def _error(path: Path, offset: int | None, reason: str, message: str, advice: st
 
 
 def _size_of_segments(files: Files, paths: ShardPaths) -> int:
-    """Return how many bytes there are to read; what cannot be told counts as none."""
+    """Return the number of bytes to read; an unreadable file counts as none."""
     total = 0
     try:
         names = files.list(paths.segments)

@@ -1,4 +1,4 @@
-"""The segments of one log as one sequence of entries, whatever state each file is in.
+"""The segments of one log as one sequence of entries, sealed or not.
 
 Invariants:
 
@@ -45,7 +45,7 @@ class SegmentSet:
         self._mapped = deque() if mapped is None else mapped
 
     def with_segments(self, segments: tuple[Segment, ...]) -> "SegmentSet":
-        """Return the set that takes this one's place."""
+        """Return a set with these segments and the same notes and mappings."""
         return SegmentSet(segments, self.notes, self._mapped)
 
     @property
@@ -104,8 +104,8 @@ class SegmentSet:
                     records = self.notes.records(stream_id, first, last)
                 if skip_voids:
                     voids = self.notes.voids(first, last)
-                # Notes are forgotten once the file is sealed, which is said first. So what was
-                # just taken is complete, unless the segment says by now that it was sealed.
+                # Notes are dropped once the file is sealed, and ``sealed`` is set first. So the
+                # notes just taken are complete, unless ``sealed`` is set by now.
                 if segment.sealed is None:
                     yield from segment.entries(
                         first, last, types=wanted, records=records, voids=voids
@@ -128,7 +128,7 @@ class SegmentSet:
                 index = readable.seek_time(timestamp_ns, last_index)
             else:
                 index = readable.seek_time(timestamp_ns)
-            # A compacted segment may have lost the entries that its last timestamp was of.
+            # A compacted segment may have lost the entries with its last timestamp.
             if index is not None:
                 return index if index <= last_index else None
         return None
@@ -150,11 +150,11 @@ class SegmentSet:
         return group
 
     def with_replaced(self, old: Segment, new: Segment) -> "SegmentSet":
-        """Return the set with another segment in the place of one."""
+        """Return the set with one segment replaced."""
         return self.with_segments(tuple(new if part is old else part for part in self.segments))
 
     def after(self, segment: Segment) -> Segment:
-        """Return the segment behind one that is not the last."""
+        """Return the next segment; ``segment`` is not the last."""
         return self.segments[self.segments.index(segment) + 1]
 
     def check(self) -> None:
@@ -174,9 +174,9 @@ class SegmentSet:
         return segments[at]
 
     def readable(self, segment: Segment) -> SealedSegment | UnsealedSegment:
-        """Return the segment with its file mapped, or what compaction put in its place.
+        """Return the segment with its file mapped, or its compacted replacement.
 
-        The number of mapped files stays bounded: the one mapped longest ago goes first.
+        The number of mapped files is bounded: the one mapped first is unmapped first.
         """
         if isinstance(segment, DamagedSegment):
             segment.refuse()

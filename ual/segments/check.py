@@ -1,10 +1,9 @@
 """Every rule of a sealed segment, checked on the bytes of one file.
 
 A reader trusts a sealed file step by step and stops at the first thing that is wrong. This module
-is for ``verify``: it trusts nothing, goes on after a damaged table, and says all that is wrong.
-The last word is a comparison: the file must be, byte for byte, what sealing makes of its entries,
-streams and voids. So no table, count or padding can be wrong without being found, not even where
-all checksums agree.
+is for ``verify``: it trusts nothing, continues after a damaged table, and reports every problem.
+The last check is a comparison: the file must be, byte for byte, what sealing makes of its entries,
+streams and voids. So a wrong table, count or padding is always found, even if all checksums agree.
 
 Nothing here reads a file or raises for bad bytes; a ``Problem`` has the offset and the rule.
 """
@@ -51,13 +50,13 @@ class Problem:
 
     @staticmethod
     def of(reason: str, error: CorruptFile) -> "Problem":
-        """Take over what a decoder found."""
+        """Make a problem of a decoder's error."""
         return Problem(reason, error.rule, error.offset)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What the neighbours of a segment file must agree with."""
+    """The ends of a segment file, for comparison with its neighbours."""
 
     path: Path
     first_index: int
@@ -70,7 +69,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EntryWalk:
-    """The entries that stand back to back from the header on."""
+    """The entries that follow the header, back to back."""
 
     starts: Offsets
     headers: NDArray[np.void]
@@ -83,7 +82,7 @@ class EntryWalk:
 
 
 def check_sealed(path: Path, data: memoryview, shard: int) -> tuple[Part | None, list[Problem]]:
-    """Check the sealed file ``data``; without a ``Part``, not even its range can be told."""
+    """Check the sealed file ``data``; without a ``Part``, not even its range is known."""
     name = str(path)
     if len(data) < HEADER_SIZE + FOOTER_SIZE:
         return None, [Problem("TOO_SHORT", f"{len(data)} bytes are no sealed segment", 0)]
@@ -110,7 +109,7 @@ def check_sealed(path: Path, data: memoryview, shard: int) -> tuple[Part | None,
 
 
 def identity_problems(path: Path, header: SegmentHeader, shard: int) -> list[Problem]:
-    """Compare a header with the place where its file was found."""
+    """Compare a header with the name and shard of its file."""
     problems: list[Problem] = []
     named = parse_segment_name(path.name)
     if named is not None and named[0] != header.first_index:
@@ -125,8 +124,8 @@ def identity_problems(path: Path, header: SegmentHeader, shard: int) -> list[Pro
 def walk_entries(data: memoryview, end_max: int, *, intact_only: bool = False) -> EntryWalk:
     """Step from entry to entry by their lengths, up to ``end_max``.
 
-    With ``intact_only`` the walk also ends at the first entry whose checksum does not hold: for
-    a file that does not say any more where its entries end.
+    With ``intact_only`` the walk also ends at the first entry whose checksum fails: for a file
+    that no longer says where its entries end.
     """
     starts: list[int] = []
     offset = ENTRIES_OFFSET
@@ -149,8 +148,9 @@ def entry_problem(data: memoryview, walk: EntryWalk, header: SegmentHeader) -> P
     bad = tables.first_bad_checksum(data, walk.starts, walk.ends, headers["crc"])
     index, time = headers["index"], headers["timestamp_ns"]
     term, left = headers["term"], headers["group_left"].astype(np.int64)
-    # How far on each next entry is; more than one where compaction dropped what was between. It
-    # goes on with a group that reaches as far. A descending index wraps and is named below.
+    # The distance to the next entry; more than one if compaction dropped entries in between. The
+    # next entry continues the group if the group reaches that far. A descending index wraps
+    # around and is reported below.
     steps = index[1:] - index[:-1]
     open_before = headers["group_left"][:-1] >= steps
     starts_group = np.append(True, ~open_before)[: len(index)]
@@ -212,7 +212,7 @@ def _decode_frame(name: str, data: memoryview) -> tuple[SegmentHeader, Footer]:
 def _check_tables(
     name: str, data: memoryview, header: SegmentHeader, footer: Footer
 ) -> tuple[SegmentNotes | None, list[Problem]]:
-    """Check each table by itself; return what apply noted, if both of its tables are good."""
+    """Check each table by itself; return streams and voids, if both tables are good."""
 
     def table(table_name: str, span: TableSpan) -> Table:
         return Table(name, table_name, span, data[span.position : span.end])
@@ -280,7 +280,7 @@ def _compare(
 
 
 def _part(path: Path, header: SegmentHeader, walk: EntryWalk | None) -> Part:
-    """Return what is known of the segment; without a walk, its entries are not to be trusted."""
+    """Return what is known of the segment; without a walk, its entries are not trusted."""
     terms = groups = None
     if walk is not None and not header.is_compacted:
         groups = int(np.count_nonzero(walk.headers["group_left"] == 0))

@@ -1,21 +1,16 @@
-"""Cutting a range of the log out as a sealed file of its own, to be given to another replica.
+"""Exchange of ranges between replicas: cut pieces out of the log, join them into one segment.
 
-Where segments begin and end differs between replicas, so ranges are asked for by index and come in
-pieces. A piece is the image of a sealed segment: a whole sealed file as it is, or made of a part
-of a segment, sealed or not, with the streams and voids of just those entries. Who takes it verifies
-it by the rules of any sealed file (ual/segments/check.py) and may put it into a directory as it is.
+Segments begin and end at different indexes on each replica, so ranges are asked for by index and
+come in pieces. A piece is the image of a sealed segment: a whole sealed file, or one made from a
+part of a segment, sealed or not, with the streams and voids of just those entries. The receiver
+verifies it by the rules of any sealed file (ual/segments/check.py) and may store it as it is.
+Nothing is sent that was not verified when it was cut. Damage is ``CorruptFile``, and a request for
+a range that begins or ends inside a group is ``RangeNotWhole``.
 
-Nothing is handed out that was not verified when it was cut. Damage is ``CorruptFile``, and a
-range that was asked for wrongly is ``RangeNotWhole``.
-
-Joining
--------
-Joining the pieces of a range, as another replica cuts them, into one sealed segment.
-
-Where the pieces begin and end is the other's business; together they must be exactly the range of
-the segment whose place they take. Each is verified by the rules of a sealed file, then against the
-one before: indexes, groups, terms and times go on without a step back. The result has the streams
-and voids of all of them, and a header with the identity of the segment that is replaced.
+``join_pieces`` makes one sealed segment of the pieces of a range, to replace a damaged one.
+Together the pieces must be exactly the range of that segment. Each is verified by the rules of a
+sealed file, then against the one before: indexes, groups, terms and times continue without a step
+back. The result has the streams and voids of all pieces, and the identity of the replaced segment.
 """
 
 from bisect import bisect_left
@@ -58,7 +53,7 @@ class Piece:
 
     @property
     def tag(self) -> int:
-        """A number that tells two pieces of the same range apart: its footer has all checksums."""
+        """A number that distinguishes two pieces of the same range: the crc of all checksums."""
         return crc32c(self.data[-FOOTER_SIZE:])
 
 
@@ -72,8 +67,8 @@ def cut_piece(
 ) -> Piece:
     """Return the entries of a range within one segment as a sealed file.
 
-    The range begins and ends with a group. ``proposal`` is the number of its first one, which only
-    counts where the segment cannot tell; ``notes`` are those of the range if it is not sealed.
+    The range begins and ends with a group. ``proposal`` is the number of its first one, used only
+    if the segment does not know it; ``notes`` are those of the range if it is not sealed.
     """
     assert segment.first_index <= first_index <= last_index <= segment.last_index
     if isinstance(segment, UnsealedSegment):
@@ -87,7 +82,7 @@ def cut_piece(
         parts = _of_sealed(segment, first_index, last_index, proposal)
     image = memoryview(b"".join(parts))
     _, problems = check_sealed(segment.path.with_name("piece"), image, segment.header.shard)
-    if problems:  # not of the file, which was just verified
+    if problems:  # of the range, because the file was just verified
         raise RangeNotWhole(first_index, last_index, problems[0].rule)
     return Piece(first_index, last_index, image)
 
@@ -101,7 +96,7 @@ def _of_unsealed(
     header = replace(
         segment.header,
         first_index=first_index,
-        first_proposal=segment.proposal_of(first_index),
+        first_proposal=segment.find_proposal(first_index),
         last_index=last_index,
     )
     return _image(segment.path, header, entries, bounds - bounds[0], notes)
@@ -132,7 +127,7 @@ def _of_sealed(
 def _image(
     path: Path, header: SegmentHeader, entries: bytes, offsets: Offsets, notes: SegmentNotes
 ) -> tuple[bytes, bytes, bytes]:
-    """Seal entries in memory; times of a range that lost its ends to compaction stay in order."""
+    """Seal entries in memory; a compacted range keeps times that fit its neighbours."""
     times_ns = tables.gather_headers(entries, offsets)["timestamp_ns"]
     complete = replace(
         header,
@@ -153,7 +148,7 @@ def _image(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Joined:
-    """A sealed file in parts, and what its neighbours must agree with."""
+    """A sealed file in parts, and the values for comparison with its neighbours."""
 
     header: SegmentHeader
     parts: tuple[bytes, bytes, bytes]
@@ -162,7 +157,7 @@ class Joined:
 
 
 def join_pieces(segment: DamagedSegment, pieces: Sequence[bytes], shard: int) -> Joined:
-    """Return one sealed file of a segment's range; raise ``CorruptFile`` for what does not fit."""
+    """Return one sealed file of a segment's range; raise ``CorruptFile`` if a piece is wrong."""
     path = segment.path
     entries: list[memoryview] = []
     offsets: list[np.ndarray[tuple[int], np.dtype[np.uint32]]] = []
@@ -217,7 +212,7 @@ def join_pieces(segment: DamagedSegment, pieces: Sequence[bytes], shard: int) ->
 
 
 def write_joined(files: Files, segment: DamagedSegment, joined: Joined) -> Path:
-    """Write the file beside the damaged one, durable but for its name; return where."""
+    """Write the file beside the damaged one, synced except for its name; return its path."""
     path = segment.path.with_name(compacting_name(segment.first_index))
     if files.exists(path):
         files.remove(path)
@@ -238,7 +233,7 @@ def write_joined(files: Files, segment: DamagedSegment, joined: Joined) -> Path:
 def _check_place(
     path: Path, segment: DamagedSegment, before: list[SegmentHeader], header: SegmentHeader
 ) -> None:
-    """A piece begins where the one before ended, with a later group, at no earlier time."""
+    """Check that a piece begins where the one before ended, with a later group and time."""
     if not before:
         if (header.first_index, header.first_proposal) != (
             segment.first_index,
@@ -275,7 +270,7 @@ def _add_notes(
 
 
 def _merged(voids: list[Indexes]) -> Indexes:
-    """Join ranges that a piece's end has divided."""
+    """Join void ranges that the end of a piece divided."""
     rows = np.concatenate(voids).tolist()
     merged: list[list[int]] = []
     for first, last in rows:

@@ -4,19 +4,18 @@
 
     header 64 B | entries | offsets | indexes | sparse | time | streams | voids | footer 212 B
 
-Each table and the footer start at a multiple of 8, zeros before them. What is inside a table is
-the business of ual/segments/tables.py; docs/formats.md has the byte tables of all of it.
+Each table and the footer start at a multiple of 8, with zeros before them. ual/segments/tables.py
+knows the content of the tables; docs/formats.md has all byte tables.
 
 Two things about the header matter in a crash. Its first 32 bytes (the identity) are written when
 the file is made and never again, and the header's own checksum covers only them. The 28 bytes
 after that (the summary) are written in place while sealing: a torn write there must not make an
-unsealed file unreadable, so whoever reads an unsealed file ignores them, and in a sealed file they
-are covered by the footer.
+unsealed file unreadable, so readers of unsealed files ignore them, and in a sealed file the footer
+covers them.
 
 Everything here trusts nothing. Bad bytes are ``CorruptFile`` with the rule that broke; a higher
-version is ``UnknownVersion``, but only after the checksum held: a flipped bit is not the future.
-Counts and positions of the footer are compared with the file's size before anybody allocates
-by them.
+version is ``UnknownVersion``, but only if the checksum holds: a flipped bit is damage. Counts and
+positions of the footer are compared with the file's size before anything is allocated by them.
 """
 
 import re
@@ -139,7 +138,7 @@ def compacting_name(first_index: int) -> str:
 
 
 def tomb_name(first_index: int) -> str:
-    """Return the name of the mark that a segment is being deleted."""
+    """Return the name of a tombstone: the segment is being deleted."""
     return f"{first_index:010d}{SegmentKind.TOMBSTONE.value}"
 
 
@@ -191,7 +190,7 @@ class SegmentHeader:
         return self.entry_count != self.last_index - self.first_index + 1
 
     def identity(self) -> "SegmentHeader":
-        """Return the part that an unsealed file has, too."""
+        """Return the header without its summary, as an unsealed file has it."""
         return SegmentHeader(self.shard, self.segment_id, self.first_index, self.first_proposal)
 
     def encode(self) -> bytes:
@@ -211,7 +210,7 @@ class SegmentHeader:
 
     @staticmethod
     def decode_identity(path: str, data: bytes | memoryview) -> "SegmentHeader":
-        """Decode the header of an unsealed file; its summary is ignored, whatever it says."""
+        """Decode the header of an unsealed file; its summary is ignored."""
         if len(data) < HEADER_SIZE:
             raise CorruptFile(path, f"{len(data)} bytes, too short for a header", 0)
         magic, version, shard, segment_id, first_index, first_proposal = _IDENTITY.unpack_from(data)
@@ -230,7 +229,7 @@ class SegmentHeader:
 
     @staticmethod
     def decode(path: str, data: bytes | memoryview) -> "SegmentHeader":
-        """Decode the header of a sealed file. Its summary is vouched for by ``Footer.check``."""
+        """Decode the header of a sealed file. ``Footer.check`` verifies its summary."""
         identity = SegmentHeader.decode_identity(path, data)
         summary = _SUMMARY.unpack_from(data, SUMMARY_OFFSET)
         last_index, first_timestamp_ns, last_timestamp_ns, entry_count = summary
@@ -256,7 +255,7 @@ class SegmentHeader:
 
 @dataclass(frozen=True, slots=True)
 class TableSpan:
-    """Where a table is in its file, how many rows it has and what its bytes add up to."""
+    """Position, size, number of rows and checksum of a table in its file."""
 
     position: int
     size: int
@@ -271,7 +270,7 @@ class TableSpan:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The last 212 bytes: where everything is, and the checksums that vouch for it."""
+    """The last 212 bytes: the positions of all tables, and the checksums."""
 
     offsets: TableSpan
     indexes: TableSpan
@@ -303,7 +302,7 @@ class Footer:
 
     @staticmethod
     def decode(path: str, data: bytes | memoryview, offset: int) -> "Footer":
-        """Decode the footer that was read at ``offset``; what it says is for ``check``."""
+        """Decode the footer that was read at ``offset``; ``check`` verifies its content."""
         if len(data) != FOOTER_SIZE:
             raise CorruptFile(path, f"{len(data)} bytes, too short for a footer", offset)
         crc, file_crc, magic = _ENDING.unpack_from(data, FOOTER_CHECKED_SIZE)
@@ -326,7 +325,7 @@ class Footer:
     def check(
         self, path: str, header: SegmentHeader, header_data: bytes | memoryview, file_size: int
     ) -> None:
-        """Compare the footer with the header and the file: after this, counts may be allocated."""
+        """Compare the footer with the header and the file; its counts can be trusted afterwards."""
         footer_offset = file_size - FOOTER_SIZE
         for rule in (
             self._header_rule(header, header_data),
@@ -344,7 +343,7 @@ class Footer:
         return None
 
     def _counts_rule(self, header: SegmentHeader) -> str | None:
-        """Say which count does not follow from the number of entries, if one does not."""
+        """Return which count contradicts the number of entries, if any."""
         entries = header.entry_count
         spacing_rows = -(-entries // SPARSE_STEP)
         if self.offsets.count != entries:
@@ -360,7 +359,7 @@ class Footer:
         return None
 
     def _layout_rule(self, footer_offset: int) -> str | None:
-        """Say which position or size is wrong, if one is: each follows from what is before it."""
+        """Return which position or size is wrong, if any: each follows from those before it."""
         entries_size = self.entries_end - ENTRIES_OFFSET
         entries_size_min = self.offsets.count * ENTRY_HEADER_SIZE
         if self.entries_end > ENTRIES_END_MAX or entries_size < entries_size_min:

@@ -1,8 +1,8 @@
-"""What apply tells the log about entries that are not sealed yet.
+"""Apply notes: streams and voids of the entries that are not sealed yet.
 
 Offsets, sparse and time tables follow from an entry's bytes; which stream it is a record of, and
-whether it was refused, only apply knows. Apply notes both here as it goes. Sealing takes the notes
-of its range into the file and then they are forgotten; after a restart a replay makes them again.
+whether it was refused, only apply knows. Apply records both here. Sealing writes the notes of its
+range to the file, and then they are dropped; after a restart a replay makes them again.
 
 Invariants:
 
@@ -12,16 +12,16 @@ Invariants:
 
 One thread writes (``add_*``, ``forget_through``, ``cut_from``), any number read, without a lock:
 
-* The arrays that readers see only ever grow at the end, or have the last void's end moved up. What
-  shortens one puts a new array in its place, so a position that a reader has just looked up in an
-  array stays right in that array.
+* The arrays that readers see only grow at the end, or have the last void's end moved up. To shorten
+  one, the writer replaces it with a new array, so a position that a reader has looked up in an
+  array stays valid in that array.
 * Readers copy by slicing, which the interpreter does in one step. They never take a buffer of a
   live array: a buffer would make the writer's next ``append`` fail with ``BufferError``.
 * A void is published by its first index, added after its last: a reader that finds the first
   finds the last.
 
-So a reader sees the notes as they were at some moment of its call. Whether that is recent enough
-is for the log to say, which never reads above what is applied.
+So a reader sees the notes as they were at some moment of its call. That is recent enough, because
+the log never reads them above the applied index.
 """
 
 from array import array
@@ -47,7 +47,7 @@ class SegmentNotes:
     voids: IndexArray = field(default_factory=_no_voids)  # rows of first and last, inclusive
 
     def check(self, first_index: int, last_index: int) -> None:
-        """Assert the structure: it goes to disk as it is and is believed from then on."""
+        """Assert the structure: it is written to disk as it is and trusted from then on."""
         for stream_id, records in self.streams.items():
             assert len(records), f"stream {stream_id} without a record"
             assert records[0] >= first_index, (stream_id, records[0], first_index)
@@ -88,7 +88,7 @@ class ApplyNotes:
     def add_record(self, stream_id: int, index: int) -> None:
         """Note that the entry is a record of the stream.
 
-        This runs for each record written: order is asserted when the notes are taken, not here.
+        This runs for each record written: ``select`` asserts the order, not this.
         """
         records = self._records.get(stream_id)
         if records is None:
@@ -129,7 +129,7 @@ class ApplyNotes:
         return clip_voids(np.column_stack((firsts, lasts)), first_index, last_index)
 
     def select(self, first_index: int, last_index: int) -> SegmentNotes:
-        """Return what is noted about a range, for a segment that holds just that."""
+        """Return the notes of a range, for a segment that holds exactly that range."""
         streams: dict[int, IndexArray] = {}
         # list() takes the items in one step; the writer may add a stream while this loop runs.
         for stream_id, live in list(self._records.items()):

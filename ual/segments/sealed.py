@@ -2,8 +2,8 @@
 
 Opening reads the header, the footer and three tables (sparse, time, voids), through ``File.read``
 and not through the mapping, so that a log of thousands of segments opens without touching their
-entries. The file is mapped when an entry is first asked for, and ``unmap`` drops the mapping again:
-a mapping holds a descriptor.
+entries. The file is mapped when an entry is first read, and ``unmap`` drops the mapping again: a
+mapping holds a descriptor.
 
 What is trusted, and since when:
 
@@ -11,26 +11,21 @@ What is trusted, and since when:
 * offsets, indexes and streams: since their first use, likewise;
 * one entry, or a few: by their own checksums, each time they are read;
 * more of them (``columns``, ``entries``, proposals): by the checksum of the whole file, which is
-  compared once. ``raw_range`` is the exception: who takes those bytes runs ``check_group`` on them.
+  compared once. ``raw_range`` is the exception: its callers run ``check_group`` on the bytes.
 
-Anything wrong is ``CorruptFile``, with the offset where that is known, and nothing is served.
+Anything wrong is ``CorruptFile``, with the offset if it is known, and nothing is served. A damaged
+segment is replaced by a ``DamagedSegment``. It keeps its place in the chain, so that its neighbours
+still touch, and raises what is wrong with the file until a peer's copy replaces it.
 
 Any thread may read. What ``open`` made never changes. The mapping with everything derived from it
-is one object: a method takes it once and goes on with it, whatever ``unmap`` does meanwhile, and
+is one object: a method takes it once and keeps using it, whatever ``unmap`` does meanwhile, and
 two threads that make it at the same time make the same. Such objects, and the marks that a
 checksum was compared, are only ever assigned whole.
 
-The name may come to mean another file: compaction renames one over it, retention removes it. A
-mapping is not disturbed by that. A segment that has to map its file again, or for the first time,
+The name may come to refer to another file: compaction renames one over it, retention removes it.
+A mapping is not disturbed by that. A segment that has to map its file again, or for the first time,
 and finds none or another one, raises ``FileNotFoundError``; the log then has a newer segment in its
 place, or none.
-
-Damaged
--------
-A stand-in for a sealed segment that turned out to be damaged: nothing of it is served.
-
-It keeps the place of the segment, so that its neighbours still touch. Whoever asks for an entry of
-its range is told what is wrong with the file, until a peer's copy takes its place.
 """
 
 import errno
@@ -138,7 +133,7 @@ class SealedSegment:
         self.first_timestamp_ns = header.first_timestamp_ns
         self.last_timestamp_ns = header.last_timestamp_ns
         self.first_proposal = header.first_proposal
-        # What is left of it.
+        # What remains of it.
         self.entry_count = header.entry_count
         self.is_compacted = header.is_compacted
         self.owner_counts = footer.owner_counts
@@ -173,7 +168,7 @@ class SealedSegment:
         return cls(files, path, header, footer, Summary(*sparse, *time, voids), size)
 
     def reopen(self) -> "SealedSegment":
-        """Open what has this segment's name now: itself, or what compaction made of it."""
+        """Open the file that has this name now: the same, or its compacted replacement."""
         return SealedSegment.open(self._files, self.path)
 
     # Facts
@@ -200,7 +195,7 @@ class SealedSegment:
         return self._mapping is not None
 
     def unmap(self) -> None:
-        """Let go of the mapping; it lives on until the last reader that holds it is done."""
+        """Drop the mapping; it stays valid for readers that hold it."""
         self._mapping = None
 
     def mapped_bytes(self) -> memoryview:
@@ -208,7 +203,7 @@ class SealedSegment:
         return self.mapped().view
 
     def mapped(self) -> MappedFile:
-        """Return the mapped file with its tables; one object stays as it is."""
+        """Return the mapped file with its tables; map it if needed."""
         mapping = self._mapping
         if mapping is None:
             mapping = self._map()
@@ -232,7 +227,7 @@ class SealedSegment:
         return self._read_row(mapping, self._row(mapping, index))
 
     def raw_range(self, first_index: int, last_index: int) -> memoryview:
-        """Return the bytes of a range of entries, which nobody has verified: see the module."""
+        """Return the unverified bytes of a range of entries: see the module."""
         assert not self.is_compacted, "a compacted segment has no whole groups"
         assert first_index <= last_index, (first_index, last_index)
         mapping = self.mapped()
@@ -241,9 +236,9 @@ class SealedSegment:
         return mapping.view[int(starts[0]) : int(ends[1])]
 
     def locate(self, indexes: Indexes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where entries, which must be there, start and end in the file."""
+        """Return where these entries, which must exist, start and end in the file."""
         mapping = self.mapped()
-        return self._locate_rows(mapping, self._rows_of(mapping, indexes))
+        return self._locate_rows(mapping, self._find_rows(mapping, indexes))
 
     def columns(self, first_index: int, last_index: int) -> Columns:
         """Return a range of entries as arrays over the mapped file, verified."""
@@ -262,14 +257,14 @@ class SealedSegment:
         stream_id: int | None = None,
         skip_voids: bool = False,
     ) -> Iterator[Entry]:
-        """Yield the entries of a range that are left and wanted, in order, verified."""
+        """Yield the remaining entries of a range that pass the filters, in order, verified."""
         mapping = self.mapped()
         if stream_id is None:
             rows = self._rows_between(mapping, first_index, last_index)
         else:
             records = self._stream_records(mapping, stream_id)
             inside = (records >= first_index) & (records <= last_index)
-            rows = self._rows_of(mapping, records[inside])
+            rows = self._find_rows(mapping, records[inside])
         self._check_for(rows)
         for start in range(0, len(rows), BLOCK_ENTRIES):
             columns = self._columns(mapping, rows[start : start + BLOCK_ENTRIES])
@@ -284,7 +279,7 @@ class SealedSegment:
             yield from columns.select(mask).entries()
 
     def seek_time(self, timestamp_ns: int) -> int | None:
-        """Return the first index that is left and has at least this timestamp, if there is one."""
+        """Return the first remaining index with at least this timestamp, if there is one."""
         times_ns, time_indexes = self._summary.times_ns, self._summary.time_indexes
         if not len(times_ns) or timestamp_ns > self.last_timestamp_ns:
             return None
@@ -303,8 +298,8 @@ class SealedSegment:
                 low = middle
             else:
                 high = middle
-        # The two neighbours alone prove the answer, so only they are verified: a damaged
-        # timestamp on the way would have made that entry one of them.
+        # The two neighbours prove the answer, so only they are verified: the search would have
+        # ended at an entry whose damaged timestamp misled it.
         before = self._read_row(mapping, low)
         if before.timestamp_ns >= timestamp_ns:
             raise self._corrupt("the time table differs from the entry", mapping, low)
@@ -384,12 +379,12 @@ class SealedSegment:
         return Table(str(self.path), name, span, view[span.position : span.end])
 
     def _check_for(self, rows: Rows) -> None:
-        """Compare the file's checksum before many entries are believed; see ``_columns``."""
+        """Compare the file's checksum before many entries are read; see ``_columns``."""
         if len(rows) > ENTRIES_CHECKED_SINGLY_MAX:
             self.check_file()
 
     def _row(self, mapping: MappedFile, index: int) -> int:
-        """Return the number of an entry in the file."""
+        """Return the row number of an entry in the file."""
         assert self.first_index <= index <= self.last_index, (index, self.path)
         if mapping.indexes is None:
             return index - self.first_index
@@ -405,7 +400,7 @@ class SealedSegment:
         raise IndexDropped(index, self.first_index, self.last_index)
 
     def _rows_between(self, mapping: MappedFile, first_index: int, last_index: int) -> Rows:
-        """Return the numbers of the entries that are left of a range."""
+        """Return the row numbers of the remaining entries of a range."""
         assert self.first_index <= first_index, (first_index, self.path)
         assert last_index <= self.last_index, (last_index, self.path)
         if mapping.indexes is None:
@@ -414,8 +409,8 @@ class SealedSegment:
         end = np.searchsorted(mapping.indexes, np.uint64(last_index), "right")
         return np.arange(start, end)
 
-    def _rows_of(self, mapping: MappedFile, indexes: Indexes) -> Rows:
-        """Return the numbers of entries that must be there."""
+    def _find_rows(self, mapping: MappedFile, indexes: Indexes) -> Rows:
+        """Return the row numbers of entries that must exist."""
         if mapping.indexes is None:
             assert ((indexes >= self.first_index) & (indexes <= self.last_index)).all()
             return (indexes - np.uint64(self.first_index)).astype(np.intp)
@@ -463,7 +458,7 @@ class SealedSegment:
         if not len(voids):
             return np.zeros(len(indexes), np.bool_)
         at = np.searchsorted(voids[:, 0], indexes, "right") - 1
-        # Row -1 is before the first void; its comparison is made and then does not count.
+        # Row -1 means before the first void; its comparison is masked out.
         mask: NDArray[np.bool_] = (at >= 0) & (indexes <= voids[at, 1])
         return mask
 
@@ -511,7 +506,7 @@ class DamagedSegment:
     def __init__(
         self, path: Path, header: SegmentHeader, rule: str, offset: int | None = None
     ) -> None:
-        """``header``: of the file, or as much of it as its neighbours tell."""
+        """``header``: of the file, or derived from its neighbours."""
         self.path = path
         self.header = header
         self.rule = rule
@@ -524,5 +519,5 @@ class DamagedSegment:
         self.entry_count = header.entry_count
 
     def refuse(self) -> NoReturn:
-        """Say what is wrong instead of an answer."""
+        """Raise what is wrong with the file."""
         raise CorruptFile(str(self.path), f"set aside as damaged: {self.rule}", self.offset)

@@ -1,36 +1,28 @@
-"""Sealing: an unsealed file gets its tables and footer and becomes part of the log for good.
+"""Sealing and compaction: how a segment gets its final bytes.
 
-Only a file whose entries are all committed and applied is sealed. The order is the point:
+Sealing adds tables and a footer to an unsealed file whose entries are all committed and applied.
+The order matters:
 
-1. Every entry is read back and verified, its checksum too. From here on the checksum of the whole
-   file vouches for the bytes, and a bit that rotted since the append must not be vouched for.
-2. Tables and footer are written behind the entries, then the summary into the header.
+1. Every entry is read back and verified, including its checksum. From here on the checksum of the
+   whole file covers the bytes, and it must not cover a bit that rotted since the append.
+2. Tables and footer are written after the entries, then the summary into the header.
 3. The file is synced, renamed to ``.flseg``, and the directory is synced.
 
-A crash before the rename leaves an unsealed file whose entries and identity were not touched;
-whatever stands behind the entries means nothing there, and sealing starts again. A crash after
-it leaves a whole sealed file, under one name or the other until the directory is synced. A failed
-write is undone as far as the disk allows: a seal that met a full disk must not keep it full.
+A crash before the rename leaves an unsealed file with its entries and identity untouched; bytes
+after the entries are meaningless there, and sealing starts again. A crash after it leaves a whole
+sealed file, under one name or the other until the directory is synced. A failed write is undone as
+far as the disk allows: a seal that met a full disk must not keep it full.
 
-``sealed_image`` is the one place that knows in which order the parts of a file come. Compaction
-and repair use it, too.
+Compaction rewrites a sealed segment with only the entries that must be kept. The caller decides
+which (retention, and never at or above Raft's start). The new file is written as ``.flseg.new``,
+synced, and renamed over the old one. A crash leaves the old file or the new one, whole, and perhaps
+a ``.flseg.new`` that is never opened; the next compaction of the segment, or recovery, removes it.
+A failed write removes it at once: compaction is there to free a full disk. Entries keep their bytes
+and checksums, and the segment keeps its range: neighbours still touch, and a reader can distinguish
+a dropped entry from one that never existed. Readers that hold the old mapping keep reading the old
+bytes; a ``SealedSegment`` that maps the file again notices that it was replaced.
 
-Compaction
-----------
-Compaction: a sealed segment is rewritten with only the entries that must be kept.
-
-The new file is made beside the old one as ``.flseg.new``, synced, and renamed over it. A crash
-leaves the old file or the new one, whole, and perhaps a ``.flseg.new`` that nobody opens; the
-next compaction of the segment, or recovery, removes it. A failed write removes it at once:
-compaction is what frees a full disk, it must not fill it.
-
-Entries keep their bytes, so their checksums stay what they were when they were appended. The
-range of the segment stays, too: neighbours still touch, and a reader can tell an entry that was
-dropped from one that never was. Which entries may go is the caller's business (retention, and
-never at or above Raft's start).
-
-Readers that hold the old mapping go on with the old bytes. A ``SealedSegment`` that has to map the
-file again notices that it was replaced (see ual/segments/sealed.py).
+``sealed_image`` is the one place that knows the order of the parts of a file. Repair uses it, too.
 """
 
 from collections.abc import Sequence
@@ -69,10 +61,10 @@ from onelog.ual.segments.tables import Indexes, are_in, join_entries
 
 @dataclass(frozen=True, slots=True)
 class SealedImage:
-    """What a sealed file consists of, apart from its entries."""
+    """The bytes of a sealed file before and after its entries."""
 
     header: bytes  # at 0
-    tail: bytes  # right behind the entries: tables and footer with the padding between
+    tail: bytes  # right after the entries: tables and footer with padding between
 
 
 def seal_segment(
@@ -86,7 +78,7 @@ def seal_segment(
     """Seal the unsealed file at ``path``; return its new path.
 
     ``offsets`` are where the entries start in the file, ``entries_end`` is where the last one
-    ends; what stands behind that is dropped. Damage is ``CorruptFile`` and leaves the file as it
+    ends; bytes after that are dropped. Damage is ``CorruptFile`` and leaves the file as it
     is. The entries are held in memory while this runs.
     """
     assert len(offsets) > 0, "an empty segment is not sealed"
@@ -123,7 +115,7 @@ def sealed_image(
     """Lay out the sealed file of these entries, which the caller has verified.
 
     ``entries`` are the bytes from file offset 64 on, ``offsets`` count from the file's start. The
-    header's summary must be complete; where it covers more indexes than there are entries, the
+    header's summary must be complete; if it covers more indexes than there are entries, the
     result is a compacted segment.
     """
     assert len(offsets) == header.entry_count, (len(offsets), header.entry_count)
@@ -178,7 +170,7 @@ def _verified_headers(
         raise CorruptFile(path, "checksum", int(starts[bad]))
     times, left = headers["timestamp_ns"], headers["group_left"].astype(np.int64)
     expected = np.arange(len(starts), dtype=np.uint64) + np.uint64(first_index)
-    # Within a group it counts down by one; behind a group any number starts the next.
+    # Within a group it counts down by one; after a group any number starts the next.
     counted = np.append(True, (left[:-1] == 0) | (left[1:] == left[:-1] - 1))
     sizes = headers["payload_len"].astype(np.int64) + ENTRY_HEADER_SIZE
     for rule, holds in (
@@ -218,12 +210,13 @@ def _write_image(file: File, image: SealedImage, entries_end: int) -> None:
 def compact_segment(files: Files, path: Path, keep_indexes: Indexes) -> SealedSegment:
     """Rewrite the sealed file at ``path`` with just these entries; return it opened.
 
-    ``keep_indexes`` ascend and are all in the segment; there may be none. Where it is all of them,
-    the file is left as it is.
+    ``keep_indexes`` ascend and are all in the segment; there may be none. If it is all of them,
+    the file is left as it is. Nothing calls it yet: it is for compaction, which drops entries that
+    no state needs from old segments.
     """
     segment = SealedSegment.open(files, path)
     assert (keep_indexes[1:] > keep_indexes[:-1]).all(), "indexes do not ascend"
-    # Its bytes get a new checksum: what the old one does not vouch for must not pass.
+    # The bytes get a new checksum, which must not cover bytes that the old one rejects.
     segment.check_file()
     starts, ends = segment.locate(keep_indexes)
     if len(keep_indexes) == segment.entry_count:
@@ -242,10 +235,10 @@ def compact_segment(files: Files, path: Path, keep_indexes: Indexes) -> SealedSe
 
 
 def reduce_notes(notes: SegmentNotes, keep_indexes: Indexes) -> SegmentNotes:
-    """Return what the notes say about the entries that are kept.
+    """Return the notes of the entries that are kept.
 
-    A void shrinks to its first and last kept entry. What was dropped in between was void as well,
-    so the range says nothing wrong.
+    A void shrinks to its first and last kept entry. Dropped entries in between were void as well,
+    so the range stays correct.
     """
     streams: dict[int, Indexes] = {}
     for stream_id, records in notes.streams.items():

@@ -6,9 +6,8 @@ Python: headers are gathered, varints are packed and unpacked, rows are checked 
 What an ``encode_*`` function takes was checked by its caller (ual/segments/sealing.py). What a
 ``decode_*`` function takes came from a disk. Its checksum was compared when the ``Table`` was made,
 and still every rule that a reader relies on is verified: order, range, agreement with the header. A
-row that breaks one is ``CorruptFile``, never an index out of range somewhere else. Nothing is
-allocated by a number that was read before that number was compared with the bytes that are really
-there.
+row that breaks one is ``CorruptFile``, never an index out of range later. Nothing is allocated by a
+number from a file before that number was compared with the size of the table.
 """
 
 from collections.abc import Iterator
@@ -94,7 +93,7 @@ def gather_group_left(buffer: Bytes, offsets: NDArray[Any]) -> NDArray[np.uint32
 def first_bad_checksum(
     buffer: Bytes, offsets: NDArray[Any], ends: NDArray[Any], crcs: NDArray[np.uint32]
 ) -> int | None:
-    """Return the row of the first entry whose bytes do not add up to its checksum."""
+    """Return the row of the first entry whose checksum fails."""
     view = memoryview(buffer)
     # In blocks: as Python objects, the offsets of a million entries take more than their bytes.
     for first in range(0, len(offsets), CHECKSUM_BLOCK_ENTRIES):
@@ -119,7 +118,7 @@ def join_entries(buffer: Bytes, starts: NDArray[np.int64], ends: NDArray[np.int6
 
 
 def are_in(values: Indexes, ascending: Indexes) -> NDArray[np.bool_]:
-    """Tell which values are in an ascending array (numpy's ``isin`` would sort it each time)."""
+    """Return which values are in an ascending array (numpy's ``isin`` would sort it each time)."""
     if not len(ascending):
         return np.zeros(len(values), np.bool_)
     nearest = ascending.take(np.searchsorted(ascending, values), mode="clip")
@@ -145,7 +144,7 @@ class Columns:
     def of_headers(
         buffer: memoryview, headers: NDArray[np.void], offsets: NDArray[Any]
     ) -> "Columns":
-        """Take the headers that were gathered at ``offsets`` apart."""
+        """Split the headers that were gathered at ``offsets`` into columns."""
         return Columns(
             buffer=buffer,
             index=headers["index"],

@@ -10,8 +10,8 @@ Invariants:
 * A write goes to ``end`` and moves it only when it succeeded. So a failed write changes nothing.
 
 One thread appends and cuts; any thread reads what was committed. An append makes the arrays longer
-and moves ``last_index`` after that; a cut puts shorter arrays in their place. So whoever takes an
-array once finds every committed entry in it, and needs no lock.
+and moves ``last_index`` after that; a cut replaces them with shorter arrays. So a reader that takes
+an array once finds every committed entry in it, without a lock.
 """
 
 from array import array
@@ -54,14 +54,15 @@ class UnsealedSegment:
         self.first_timestamp_ns = 0
         self.last_timestamp_ns = 0
         self.last_index = header.first_index - 1
-        # What took this one's place; set before the notes about its entries are forgotten.
+        # The sealed segment that replaced this one; set before the notes of its entries are
+        # dropped.
         self.sealed: SealedSegment | None = None
 
     @classmethod
     def create(cls, files: Files, directory: Path, header: SegmentHeader) -> "UnsealedSegment":
         """Make a new file whose name and header are durable when this returns.
 
-        So a file with anything behind its header had a durable header: a bad one is corruption.
+        So a file with bytes after its header had a durable header: a bad one is corruption.
         """
         path = directory / unsealed_name(header.first_index)
         if files.exists(path):
@@ -77,9 +78,9 @@ class UnsealedSegment:
     def create_successor(
         cls, files: Files, directory: Path, header: SegmentHeader
     ) -> "UnsealedSegment":
-        """Make the file behind the active one, under a name that says nothing about that one yet.
+        """Create the next file under a temporary name, because the active one is not synced yet.
 
-        Nothing is durable. It has the name that ``path`` says once its ``Roll`` has run.
+        Nothing is durable. The file gets the name in ``path`` when its ``Roll`` has run.
         """
         waiting = directory / successor_name(header.first_index)
         file = files.open(waiting, create=True)
@@ -126,7 +127,7 @@ class UnsealedSegment:
         self.add(group)
 
     def add(self, group: Group) -> None:
-        """Take note of a group whose bytes stand at ``end`` already."""
+        """Add a group whose bytes are already in the file at ``end``."""
         assert group.first_index == self.last_index + 1, (group.first_index, self.last_index)
         base = self.end
         if not self.entry_count:
@@ -222,7 +223,7 @@ class UnsealedSegment:
         after = self.entry_count if is_last else self.group_firsts[group + 1]
         return self.first_index + first, self.first_index + after - 1
 
-    def proposal_of(self, index: int) -> int:
+    def find_proposal(self, index: int) -> int:
         """Return the number of the proposal whose group holds ``index``."""
         return self.first_proposal + bisect_right(self.group_firsts, index - self.first_index) - 1
 
@@ -250,7 +251,7 @@ class UnsealedSegment:
 def _mask(
     first_index: int, last_index: int, records: IndexArray | None, voids: IndexArray | None
 ) -> NDArray[np.bool_]:
-    """Return for each index of a range whether a scan wants it, as far as notes tell."""
+    """Return for each index of a range whether it passes the filters by notes."""
     count = max(last_index - first_index + 1, 0)
     keep = np.full(count, records is None)
     if records is not None:

@@ -1,8 +1,8 @@
 """``onelog bench``: load on any endpoint, through the ordinary calls of the Python client.
 
-Everything happens in a namespace of its own, which is deleted in the end, also after Ctrl-C. What
-is made ready before it is read, callers, seconds and batches are bounded. A call that fails is
-counted and does not end the run, so that one can watch what a failover costs.
+Everything happens in a namespace of its own, which is deleted at the end, also after Ctrl-C.
+Callers, time, batches and prepared data are bounded. A call that fails is counted and does not end
+the run, so that one can see what a failover costs.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onelog.cli.command import Session, command
-from onelog.cli.connect import CONNECT_S, FLAG_ORIGIN, durability_of, endpoints_of, options_of
+from onelog.cli.connect import CONNECT_S, FLAG_ORIGIN, parse_durability, parse_endpoints, to_options
 from onelog.cli.failure import CommandFailed
 from onelog.cli.values import duration_s
 
@@ -37,8 +37,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What was asked for."""
+class BenchRequest:
+    """The arguments of the command."""
 
     workloads: Sequence[str]
     callers: int
@@ -48,7 +48,7 @@ class Wish:
     batch: int | None
 
     def amount(self, batch: int) -> int:
-        """Return how much is made ready to be read: no more than there are calls for."""
+        """Return how much data to prepare for reads: no more than the calls can read."""
         from onelog.cli.bench.workloads import READY_BYTES_MAX, READY_MAX
 
         most = min(READY_MAX, READY_BYTES_MAX // max(1, self.value_size))
@@ -57,7 +57,7 @@ class Wish:
 
 Workloads = Annotated[
     list[str] | None,
-    typer.Argument(metavar="WORKLOAD...", help="Which, one after the other; all of them."),
+    typer.Argument(metavar="WORKLOAD...", help="Which to run, in turn; default: all."),
 ]
 Callers = Annotated[
     int,
@@ -72,12 +72,12 @@ Seconds = Annotated[
         "-s",
         parser=duration_s,
         metavar="TIME",
-        help="How long each takes; 5s, without --count.",
+        help="How long each runs; default 5s without --count.",
     ),
 ]
 Count = Annotated[
     int | None,
-    typer.Option("--count", min=1, max=CALLS_MAX, metavar="N", help="Calls of each, at most."),
+    typer.Option("--count", min=1, max=CALLS_MAX, metavar="N", help="At most N calls of each."),
 ]
 ValueSize = Annotated[
     int,
@@ -92,7 +92,7 @@ Batch = Annotated[
         min=1,
         max=BATCH_MAX,
         metavar="N",
-        help="Operations of one call; 1, lease-ack 256, tail 1000, ts-write 100.",
+        help="Operations per call; 1, but lease-ack 256, tail 1000, ts-write 100.",
     ),
 ]
 
@@ -108,11 +108,11 @@ def bench(
     value_size: ValueSize = VALUE_SIZE,
     batch: Batch = None,
 ) -> None:
-    """Let callers do something as often as they can; prints operations a second, p50 and p99.
+    """Run workloads as fast as the server can; prints operations per second, p50 and p99.
 
-    Times are those of a call, which is --batch operations. On a terminal the numbers are shown
-    while they grow. All of it happens in a namespace of its own, which is deleted in the end.
-    Exits with 1 if calls failed; they are counted, and why.
+    Times are those of a call, which has --batch operations. A terminal shows the numbers while
+    they grow. Everything happens in a namespace of its own, which is deleted at the end. Exits with
+    1 if calls failed; they are counted by reason.
 
     \b
     Workloads:
@@ -121,7 +121,7 @@ def bench(
       get-stale  read keys from any replica
       mixed      read keys, and write one in 5
       enqueue    put messages into a queue
-      lease-ack  take messages and acknowledge them
+      lease-ack  lease messages and acknowledge them
       append     append records to a stream
       tail       read a stream from its start
       ts-write   write points, a series for each caller
@@ -140,15 +140,17 @@ def bench(
         if name not in WORKLOADS:
             raise CommandFailed("USAGE", f"'{name}' is none of {', '.join(WORKLOADS)}")
     if session.settings["namespace"].origin == FLAG_ORIGIN:
-        raise CommandFailed("USAGE", "--namespace: it makes one of its own, and deletes it")
+        raise CommandFailed(
+            "USAGE", "--namespace cannot be chosen: bench creates and deletes its own"
+        )
     if seconds is not None and not 0 < seconds <= SECONDS_MAX:
         raise CommandFailed("USAGE", f"--seconds is above 0 and at most {SECONDS_MAX:g}s")
     if seconds is None:
         seconds = SECONDS if count is None else SECONDS_MAX
-    wish = Wish(workloads or list(WORKLOADS), callers, seconds, count, value_size, batch)
+    request = BenchRequest(workloads or list(WORKLOADS), callers, seconds, count, value_size, batch)
     import uvloop
 
-    rows = uvloop.run(_bench(session, wish))
+    rows = uvloop.run(_bench(session, request))
     if not session.output.as_json:
         _print_table(session, rows)
     failed = sum(row["errors"] for row in rows)
@@ -157,20 +159,22 @@ def bench(
         raise CommandFailed("CALLS_FAILED", f"{failed} calls failed, the first with {reason}")
 
 
-async def _bench(session: Session, wish: Wish) -> list[dict[str, Any]]:
+async def _bench(session: Session, request: BenchRequest) -> list[dict[str, Any]]:
     from onelog.cli.bench.workloads import WORKLOADS, Load, Run
 
     rows: list[dict[str, Any]] = []
     async with _namespace(session) as client:
-        value = bytes(wish.value_size)
-        for name in wish.workloads:
+        value = bytes(request.value_size)
+        for name in request.workloads:
             workload = WORKLOADS[name]
-            batch = wish.batch or workload.batch
-            step = await workload.begin(Load(client, value, batch, wish.amount(batch)))
+            batch = request.batch or workload.batch
+            step = await workload.begin(Load(client, value, batch, request.amount(batch)))
             run = Run()
-            async with _shown(session, rows, name, wish.callers, run):
-                await run.repeat(step, wish.callers, seconds=wish.seconds, calls=wish.calls)
-            rows.append(_row(name, wish.callers, run))
+            async with _shown(session, rows, name, request.callers, run):
+                await run.repeat(
+                    step, request.callers, seconds=request.seconds, calls=request.calls
+                )
+            rows.append(_row(name, request.callers, run))
             if session.output.as_json:
                 session.output.line(rows[-1])
     return rows
@@ -178,13 +182,13 @@ async def _bench(session: Session, wish: Wish) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def _namespace(session: Session) -> AsyncIterator["AsyncClient"]:
-    """Yield a client in a namespace that exists for as long as this."""
+    """Yield a client in a new namespace, which is deleted at the end."""
     from onelog import AsyncClient
     from onelog.errors import NotFound
 
     settings = session.settings
-    options, durability = options_of(settings), durability_of(settings["durability"])
-    root = AsyncClient(endpoints_of(settings["endpoints"]), options=options)
+    options, durability = to_options(settings), parse_durability(settings["durability"])
+    root = AsyncClient(parse_endpoints(settings["endpoints"]), options=options)
     name = f"bench-{secrets.token_hex(8)}"
     try:
         await root.scoped(timeout_s=min(CONNECT_S, options.timeout_s)).connect()
@@ -192,7 +196,7 @@ async def _namespace(session: Session) -> AsyncIterator["AsyncClient"]:
             await root.admin.create_namespace(name)
             yield root.namespace(name).scoped(durability=durability)
         finally:
-            # Whoever interrupted the first call does not know whether it was done.
+            # If the creation was interrupted, it may or may not have happened.
             with suppress(NotFound):
                 await root.scoped(timeout_s=CLEAN_UP_S).admin.delete_namespace(name)
     finally:
@@ -214,7 +218,7 @@ def _row(name: str, callers: int, run: "Run") -> dict[str, Any]:
     }
 
 
-# What is shown
+# Output
 
 _TITLES = (
     ("workload", "workload"), ("callers", "callers"), ("ops/s", "per_s"), ("p50 ms", "p50_ms"),
@@ -231,7 +235,7 @@ def _print_table(session: Session, rows: Sequence[dict[str, Any]]) -> None:
 async def _shown(
     session: Session, rows: list[dict[str, Any]], name: str, callers: int, run: "Run"
 ) -> AsyncIterator[None]:
-    """Show a run under way below those that are done, if somebody is there to see it."""
+    """Show a run under way below those that are done, if stderr is a terminal."""
     if session.output.as_json or not sys.stdout.isatty():
         yield
         return

@@ -1,16 +1,13 @@
-"""What callers of a benchmark do: each model through the ordinary calls of the Python client.
+"""The workloads of a benchmark, and how they are run and measured.
 
-A workload makes ready what it needs and returns a step, which every caller repeats; a step returns
-how many operations it was. ``onelog bench`` and ``bench/api.py`` measure the same ones.
+A workload prepares what it needs and returns a step, which every caller repeats; a step returns its
+number of operations. All of them use the ordinary calls of the Python client. ``onelog bench`` and
+``bench/api.py`` measure the same ones.
 
-Load
-----
-Callers that repeat a step, and what they saw: how many, how long, what failed.
-
-Whatever the length of a run, what is remembered of it has a fixed size: durations are counted in
-cells that grow by GROWTH, so a percentile is that much off at most. A call that failed with an
-answer of the database is counted by its reason, and its caller goes on after a pause; anything
-else ends the run.
+A ``Run`` lets callers repeat a step and records counts, durations and errors. Its size does not
+depend on its length: durations are counted in buckets that grow by GROWTH, which bounds the error
+of a percentile. A call that fails with an error of the API is counted by its reason, and its caller
+continues after a pause; any other error ends the run.
 """
 
 import asyncio
@@ -32,15 +29,15 @@ from onelog.client.queue import AsyncQueue
 from onelog.client.stream import AsyncStream
 from onelog.errors import AlreadyExists, OnelogError
 
-# Of keys and values that are made ready before they are read.
+# Bytes of keys and values that are prepared for reads.
 READY_MAX = 20_000
 READY_BYTES_MAX = 64 << 20
-# What is sent at once while something is made ready.
+# Values that are sent at a time during preparation.
 FILL_BYTES_MAX = 4 << 20
 # Values that differ begin so far apart in so much noise, and there are as many as fit so much.
 NOISE_SIZE, NOISE_STEP = 1 << 20, 4_099
 VALUES_MIN, VALUES_MAX, VALUES_BYTES_MAX = 8, 4_096, 8 << 20
-# Of the calls of ``mixed`` one in so many is a write.
+# One in this many calls of ``mixed`` is a write.
 MIXED_WRITE_EVERY = 5
 QUERY_SERIES, QUERY_POINTS, QUERY_WINDOW_S = 16, 3_600, 60
 STALE = Read(stale=True)
@@ -64,7 +61,7 @@ def _values(size: int) -> list[bytes]:
 
 
 def _turn(items: list[bytes], first: int, count: int) -> list[bytes]:
-    """Return so many items from the first on, round the end where there are not as many."""
+    """Return ``count`` items from ``first`` on, starting over at the end."""
     at = first % len(items)
     part = items[at : at + count]
     while len(part) < count:
@@ -74,24 +71,24 @@ def _turn(items: list[bytes], first: int, count: int) -> list[bytes]:
 
 @dataclass
 class Load:
-    """A client, and how much is done with it."""
+    """A client, and the sizes of what a workload does with it."""
 
     client: AsyncClient
     value: bytes
-    # Operations of one call, where a call can have several.
+    # Operations per call, if a call can have several.
     batch: int = 1
-    # Keys, and messages and records that are there before they are read.
+    # The number of keys, messages or records that are prepared for reads.
     amount: int = READY_MAX
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def key(self) -> bytes:
-        """Return the next of the keys, which are spread over all shards."""
+        """Return the next key; keys are spread over all shards."""
         return b"key-%012d" % (next(self.numbers) % self.amount)
 
     def values(self, count: int) -> list[bytes]:
-        """Return values that differ, and that nothing can compress: those of a batch go together.
+        """Return different values that cannot be compressed.
 
-        They were made before: what a load takes to make its data is nobody's work.
+        They were made in advance, so that making them is not measured.
         """
         return _turn(_values(len(self.value)), next(self.numbers) * count, count)
 
@@ -102,20 +99,20 @@ class Load:
         return zip(keys, _turn(values, first, count), strict=True)
 
     def portions(self) -> Iterator[int]:
-        """Yield how many values to send at a time until all are there."""
+        """Yield how many values to send at a time, until all are sent."""
         most = max(1, FILL_BYTES_MAX // max(1, len(self.value)))
         for first in range(0, self.amount, most):
             yield min(most, self.amount - first)
 
     async def queue(self, name: str) -> AsyncQueue:
-        """Return a queue that exists."""
+        """Return a queue; create it if needed."""
         queue = self.client.queue(name)
         with suppress(AlreadyExists):
             await queue.create()
         return queue
 
     async def stream(self, name: str) -> AsyncStream:
-        """Return a stream that exists."""
+        """Return a stream; create it if needed."""
         stream = self.client.stream(name)
         with suppress(AlreadyExists):
             await stream.create()
@@ -124,11 +121,11 @@ class Load:
 
 @dataclass(frozen=True)
 class Workload:
-    """Something that can be measured."""
+    """A workload that can be measured."""
 
-    # Makes ready, and returns the step.
+    # Prepares what is needed, and returns the step.
     begin: Callable[[Load], Awaitable[Step]]
-    # Operations of one call unless somebody asks for others.
+    # The default number of operations per call.
     batch: int = 1
 
 
@@ -139,7 +136,7 @@ async def put(load: Load) -> Step:
     """Write keys, over and over the same ones."""
     kv, key, value, batch = load.client.kv, load.key, load.value, load.batch
     if batch > 1:
-        load.pairs(batch)  # the first ones take long to make
+        load.pairs(batch)  # made in advance: the first ones take long
 
     async def step(_caller: int) -> int:
         if batch == 1:
@@ -169,7 +166,7 @@ async def _reads(load: Load, read: Read | None) -> Step:
     kv, key, batch = load.client.kv, load.key, load.batch
 
     async def step(_caller: int) -> int:
-        # Another replica may not have heard of a key yet.
+        # Another replica may not have a key yet.
         if batch == 1:
             assert await kv.get(key(), read=read) is not None or read is not None
         else:
@@ -211,7 +208,7 @@ async def enqueue(load: Load) -> Step:
 
 
 async def lease_and_ack(load: Load) -> Step:
-    """Take many at a time and settle them; refilled when it is empty."""
+    """Lease many messages at a time and acknowledge them; refill the queue when it is empty."""
     jobs = await load.queue("leased")
     for portion in load.portions():
         await jobs.enqueue_many([load.value] * portion)
@@ -247,7 +244,7 @@ async def append(load: Load) -> Step:
 
 
 async def tail(load: Load) -> Step:
-    """Read from the start, again and again; a call is that many records."""
+    """Read from the start, again and again; a call is one batch of records."""
     events = await load.stream("tailed")
     for portion in load.portions():
         await events.append_many([load.value] * portion)
@@ -319,7 +316,7 @@ WORKLOADS = {
 }
 
 
-# Load
+# Runs and measurements
 
 GROWTH = 1.01
 # From a microsecond to an hour.
@@ -331,11 +328,11 @@ _NEW_MAX = 4096
 
 
 class Durations:
-    """Many durations in little space."""
+    """A histogram of durations, of fixed size."""
 
     def __init__(self) -> None:
         self._cells = np.zeros(_CELLS, np.int64)
-        self._new = array("d")  # not in their cells yet: many at a time cost less
+        self._new = array("d")  # not in their buckets yet: many at a time cost less
 
     @property
     def count(self) -> int:
@@ -355,7 +352,7 @@ class Durations:
         self._new = array("d")
 
     def percentile_s(self, part: float) -> float:
-        """Return the duration that this part of all does not exceed; 0 if there is none."""
+        """Return the percentile ``part`` (0 to 1) in seconds; 0 if there are no durations."""
         if self._new:
             self._count_new()
         wanted = max(1, math.ceil(part * self.count))
@@ -378,16 +375,16 @@ class Run:
 
     @property
     def per_s(self) -> float:
-        """Operations in a second, so far or in all."""
+        """Operations per second, so far or in total."""
         took_s = self.took_s or time.perf_counter() - self._started_s
         return self.done / took_s if took_s else 0.0
 
     async def repeat(
         self, step: Step, callers: int, *, seconds: float, calls: int | None = None
     ) -> None:
-        """Let callers repeat a step for so long, and not more than so many times; at least once.
+        """Run callers that repeat a step for a time, or for a number of calls; at least once.
 
-        Calls that are under way in the end are waited for.
+        Calls that are under way at the end are awaited.
         """
         self._started_s = time.perf_counter()
         turns = self._turns(calls, self._started_s + seconds)

@@ -1,7 +1,6 @@
-"""``onelog cluster``: a cluster of real servers on this machine, for trying and for developing.
+"""``onelog cluster``: a cluster of real servers on this machine, for trials and development.
 
-Thin, and lazy: what asks servers is imported inside the commands that ask, because every other one
-must start without it.
+The client is imported inside the commands that need it, so that the others start fast.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ import typer
 
 from onelog.cli.cluster.lifecycle import (
     STOP_S_MAX,
-    Wish,
+    UpRequest,
     kill_node,
     remember_flags,
     restart_node,
@@ -44,7 +43,7 @@ WIDTH = 120  # of a table that is not for a terminal
 app = group("Run a cluster on this machine.")
 
 Dir = Annotated[
-    Path, typer.Option("--dir", help="Where the cluster is, with all its data and logs.")
+    Path, typer.Option("--dir", help="The cluster's directory, with all data and logs.")
 ]
 Number = Annotated[int, typer.Argument(metavar="N", help="The node's number; the first is 1.")]
 ReadyWithin = Annotated[
@@ -54,7 +53,7 @@ ReadyWithin = Annotated[
 StopWithin = Annotated[
     float,
     typer.Option(
-        "--stop-within", min=0, max=86_400, help="Seconds to stop in order; then it is killed."
+        "--stop-within", min=0, max=86_400, help="Seconds for a clean stop; then it is killed."
     ),
 ]
 
@@ -87,7 +86,7 @@ def up(
         typer.Option(
             min=1,
             max=BASE_MAX,
-            help="The first of 300 ports that the nodes share; without, a free block is found.",
+            help="The first of 300 ports that the nodes share; default: a free block.",
         ),
     ] = None,
     is_detached: Annotated[
@@ -96,11 +95,10 @@ def up(
     ready_within: ReadyWithin = READY_S,
     stop_within: StopWithin = STOP_S_MAX,
 ) -> None:
-    """Start a cluster and show how it is; Ctrl-C brings it down.
+    """Start a cluster and show its status; Ctrl-C brings it down.
 
-    A directory that holds a cluster already is started again with its data, and if no flags are
-    given with those of the last time that it got ready. Node N has its data in DIR/nN/data and its
-    output in DIR/nN/log.
+    A cluster that exists in the directory is started again with its data; without flags, with those
+    of the last successful start. Node N has its data in DIR/nN/data and its output in DIR/nN/log.
 
     \b
     Examples:
@@ -113,9 +111,9 @@ def up(
     directory = ClusterDirectory(path)
     known = directory.find()
     with ExitStack() as held, ExitStack() as failing:
-        wish = Wish(nodes, shards, port, tuple(flags or ()))
-        start_cluster(directory, wish, held)
-        # Flags with which nodes do not get ready must not keep the next ones from it.
+        request = UpRequest(nodes, shards, port, tuple(flags or ()))
+        start_cluster(directory, request, held)
+        # Flags are remembered only when the nodes got ready with them.
         failing.callback(remember_flags, directory, () if known is None else known.flags)
         if known is not None and known.is_up:
             typer.echo(f"note: {path} was not brought down last time; its nodes recover", err=True)
@@ -152,16 +150,17 @@ def status(
     *,
     path: Dir = DEFAULT_PATH,
     is_watched: Annotated[
-        bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C, or until it is down.")
+        bool, typer.Option("--watch", "-w", help="Update until Ctrl-C, or until it is down.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, for scripts; with --watch a line a look.")
+        bool,
+        typer.Option("--json", help="Print JSON, for scripts; with --watch a line per update."),
     ] = False,
 ) -> None:
-    """Show the nodes, and who leads which shard.
+    """Show the nodes, and which of them leads which shard.
 
-    ``behind`` is how many committed entries a node has not applied yet; what a node that is down
-    had applied is known only to a view that saw it running.
+    ``behind`` is the number of committed entries that a node has not applied yet. For a node that
+    is down it is known only with --watch, if the node was running before.
 
     \b
     Exit codes:
@@ -205,7 +204,7 @@ async def _look(directory: ClusterDirectory) -> "ClusterStatus":
 
 @app.command()
 def down(*, path: Dir = DEFAULT_PATH, stop_within: StopWithin = STOP_S_MAX) -> None:
-    """Stop all nodes, in order; the data stays.
+    """Stop all nodes cleanly; the data stays.
 
     \b
     Examples:
@@ -241,7 +240,7 @@ def restart(
     ready_within: ReadyWithin = READY_S,
     stop_within: StopWithin = STOP_S_MAX,
 ) -> None:
-    """Start a node again, after stopping it if it runs; return when it is ready.
+    """Restart a node; returns when it is ready.
 
     \b
     Examples:
@@ -261,13 +260,13 @@ def logs(
     *,
     path: Dir = DEFAULT_PATH,
     lines: Annotated[
-        int, typer.Option("--lines", "-n", min=0, max=LINES_MAX, help="How many of the last lines.")
+        int, typer.Option("--lines", "-n", min=0, max=LINES_MAX, help="The number of last lines.")
     ] = 50,
     is_followed: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Continue with new lines until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Show what a node has said.
+    """Show the output of a node.
 
     \b
     Examples:
@@ -293,5 +292,5 @@ def _follow(file: BinaryIO) -> None:
 
 
 def _write(line: bytes) -> None:
-    """Write a line of a log, and nothing that a terminal would obey."""
+    """Write a line of a log, with control characters escaped."""
     typer.echo(printable(line.decode(errors="replace").rstrip("\n")))

@@ -1,11 +1,12 @@
 """Starting and stopping the nodes of a local cluster. They are ordinary ``onelog serve`` processes.
 
-All nodes get the same list of founders and make the cluster themselves (docs/server.md). Their
-settings come from flags alone, which are remembered: variables of the shell that calls ``up`` would
-be missing in the one that calls ``restart``, and nodes of one cluster must agree.
+All nodes get the same list of founders and form the cluster themselves (docs/server.md). Their
+settings come only from flags, which are remembered. Environment variables are not used: those of
+the shell that calls ``up`` would be missing in the one that calls ``restart``, and the nodes of a
+cluster must agree.
 
-Each process is remembered right after it was started. If this program dies in that instant, a node
-runs that nobody knows of; it holds its directory, and the next ``up`` says so.
+Each process is recorded right after it was started. If this program dies in between, the node runs
+unrecorded; it locks its directory, and the next ``up`` reports that.
 """
 
 import os
@@ -22,14 +23,14 @@ from onelog.cli.failure import CommandFailed
 
 NODES_DEFAULT = 3
 SHARDS_DEFAULT = 3  # so that each of three nodes leads one
-# A node that was asked to stop drains and hands over; above this it is killed.
+# A node that stops finishes its calls and transfers leaderships; after this long it is killed.
 STOP_S_MAX = 20.0
 KILL_S_MAX = 10.0
 # A log that is longer is moved aside when its node starts; one such file is kept.
 LOG_BYTES_MAX = 64 << 20
 _LOG_END_BYTES = 4096
 
-# What this command decides itself, or could not look at: one process each, without TLS.
+# Flags that this command sets itself, or that would hide the nodes from it (TLS).
 _OWN_FLAGS = frozenset(
     f"--{name}"
     for name in (
@@ -41,8 +42,8 @@ _OWN_FLAGS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What ``up`` was asked for; None is what was remembered, or the default."""
+class UpRequest:
+    """The arguments of ``up``; None: the remembered value, or the default."""
 
     nodes: int | None = None
     shards: int | None = None
@@ -50,9 +51,9 @@ class Wish:
     flags: tuple[str, ...] = ()
 
 
-def start_cluster(directory: ClusterDirectory, wish: Wish, held: ExitStack) -> LocalCluster:
-    """Start every node; the ports that ``held`` ends up with are let go when all are ready."""
-    for flag in wish.flags:
+def start_cluster(directory: ClusterDirectory, request: UpRequest, held: ExitStack) -> LocalCluster:
+    """Start every node; the caller closes ``held``, which holds ports, when all are ready."""
+    for flag in request.flags:
         if flag.partition("=")[0] in _OWN_FLAGS:
             raise CommandFailed("USAGE", f"{flag} is decided by onelog cluster itself")
     with directory.changing():
@@ -63,14 +64,14 @@ def start_cluster(directory: ClusterDirectory, wish: Wish, held: ExitStack) -> L
                 f"{len(known.running)} of {len(known.nodes)} nodes of {directory.path} run; "
                 f"see: {directory.line('status')}, restart N, down",
             )
-        nodes, shards = _shape(directory, known, wish)
+        nodes, shards = _shape(directory, known, request)
         block = held.enter_context(
             hold_ports(
-                nodes, asked=wish.port, remembered=None if known is None else known.base_port
+                nodes, asked=request.port, remembered=None if known is None else known.base_port
             )
         )
         flags_before = () if known is None else known.flags
-        flags = wish.flags or flags_before
+        flags = request.flags or flags_before
         cluster = LocalCluster(True, block.base, shards, flags, (None,) * nodes)
         directory.save(cluster)
         try:
@@ -84,12 +85,14 @@ def start_cluster(directory: ClusterDirectory, wish: Wish, held: ExitStack) -> L
     return cluster
 
 
-def _shape(directory: ClusterDirectory, known: LocalCluster | None, wish: Wish) -> tuple[int, int]:
-    """Return how many nodes and shards there are: fixed when a cluster is founded."""
+def _shape(
+    directory: ClusterDirectory, known: LocalCluster | None, request: UpRequest
+) -> tuple[int, int]:
+    """Return the numbers of nodes and shards, which are fixed when a cluster is founded."""
     if known is None:
-        return wish.nodes or NODES_DEFAULT, wish.shards or SHARDS_DEFAULT
+        return request.nodes or NODES_DEFAULT, request.shards or SHARDS_DEFAULT
     nodes, shards = len(known.nodes), known.shards
-    if (wish.nodes or nodes) != nodes or (wish.shards or shards) != shards:
+    if (request.nodes or nodes) != nodes or (request.shards or shards) != shards:
         raise CommandFailed(
             "TOPOLOGY_MISMATCH",
             f"{directory.path} holds a cluster with --nodes {nodes} --shards {shards}, which "
@@ -99,7 +102,7 @@ def _shape(directory: ClusterDirectory, known: LocalCluster | None, wish: Wish) 
 
 
 def last_words(directory: ClusterDirectory, number: int) -> str:
-    """Return the last thing that a node said."""
+    """Return the last line of a node's output."""
     log = directory.log_path(number)
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LOG_END_BYTES))
@@ -138,7 +141,7 @@ def _environment() -> dict[str, str]:
 
 
 def kill_node(directory: ClusterDirectory, number: int) -> int:
-    """Kill a node as a crash would; return which process it was."""
+    """Kill a node as a crash would; return its process id."""
     node = directory.load().node(number)
     process = node.process
     if process is None or not send(process, signal.SIGKILL):
@@ -150,7 +153,7 @@ def kill_node(directory: ClusterDirectory, number: int) -> int:
 
 
 def restart_node(directory: ClusterDirectory, number: int, within_s: float) -> None:
-    """Stop a node if it runs, in order unless that takes too long, and start it again."""
+    """Stop a node if it runs, by force if it takes too long, and start it again."""
     with directory.changing():
         cluster = directory.load()
         cluster.node(number)
@@ -174,13 +177,13 @@ def stop_cluster(directory: ClusterDirectory, within_s: float) -> tuple[int, lis
 
 
 def remember_flags(directory: ClusterDirectory, flags: tuple[str, ...]) -> None:
-    """Let the next ``up`` without flags have these."""
+    """Remember the flags for the next ``up`` without flags."""
     with directory.changing():
         directory.save(replace(directory.load(), flags=flags))
 
 
 def kill_all(directory: ClusterDirectory) -> None:
-    """Kill what runs: somebody does not want to wait for an end in order."""
+    """Kill all running nodes: the user does not want to wait for a clean stop."""
     for node in directory.load().running:
         assert node.process is not None
         send(node.process, signal.SIGKILL)
@@ -189,7 +192,7 @@ def kill_all(directory: ClusterDirectory) -> None:
 def _stop(
     directory: ClusterDirectory, cluster: LocalCluster, numbers: Sequence[int], within_s: float
 ) -> list[int]:
-    """Ask nodes to stop, then kill those that have not; return the latter."""
+    """Ask nodes to stop, then kill those that have not; return the killed ones."""
     processes = {number: cluster.node(number).process for number in numbers}
     asked = {
         number: process

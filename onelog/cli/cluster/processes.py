@@ -1,24 +1,17 @@
-"""The processes of a local cluster: told apart from any other, signalled, and waited for.
+"""The processes and ports of a local cluster.
 
-A process number is used again after its process has ended, so a number alone is no identity. With
-it goes the moment at which the kernel started the process, and in which boot. A signal goes through
-a descriptor of the process (pidfd), opened before the identity is looked at: whatever ends or
-begins in between, no other process can get it.
+Processes: a process id is reused after its process has ended, so it is no identity by itself. The
+identity here adds when the kernel started the process, and in which boot. A signal is sent through
+a descriptor of the process (pidfd), opened before the identity is checked, so that it cannot reach
+another process. A process that has ended counts as gone even if its parent has not reaped it yet (a
+zombie).
 
-A process that has ended counts as gone, also while its parent has not noticed yet (a zombie).
-
-Ports
------
-Ports for a local cluster: a block of them, held until the nodes take over.
-
-A block is ``base`` and the ports after it. The first node has ``base`` for clients, ``base + 100``
-for the other nodes and ``base + 200`` for HTTP; the next nodes have what follows these. Blocks are
-below the ports that the system gives to outgoing connections, where any program could be given one
-while its node is down.
-
-Every port is listened on while it is held, so nobody else gets it. A node's three are let go just
-before it starts; until all are up, the last port of the block is still held and keeps other
-clusters away from the rest, which would find it free for that moment.
+Ports: a cluster has a block of ports from ``base`` on. The first node has ``base`` for clients,
+``base + 100`` for the other nodes and ``base + 200`` for HTTP; node N has these plus N - 1. Blocks
+are below the ephemeral ports, which any program could get while a node is down. This process
+listens on each port until its node needs it, so that no other program gets it. A node's three ports
+are released just before it starts. The last port of the block stays held until all nodes are up,
+which keeps other clusters away from the block in the meantime.
 """
 
 import os
@@ -36,28 +29,28 @@ from typing import Self
 from onelog.cli.failure import CommandFailed
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-# Fields of /proc/PID/stat behind the name, which is in brackets and may hold anything.
+# Fields of /proc/PID/stat after the name, which is in brackets and may hold anything.
 _STATE_FIELD, _THREADS_FIELD, _START_FIELD = 0, 17, 19
 _ENDED_STATES = ("Z", "X")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process, and never another one with the same number."""
+    """One process, never another one with the same process id."""
 
     pid: int
     started: str
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process has not ended."""
         return _started(self.pid) == self.started
 
 
 def launch(
     command: Sequence[str], *, directory: Path, output: Path, environment: Mapping[str, str]
 ) -> ProcessIdentity:
-    """Start a process that outlives this one and hears no signal of its terminal."""
+    """Start a process that outlives this one and gets no signals from its terminal."""
     with output.open("ab") as sink:
         process = subprocess.Popen(  # noqa: S603 - the command is our own
             command,
@@ -68,15 +61,15 @@ def launch(
             stderr=sink,
             start_new_session=True,
         )
-    # Until it is waited for its number cannot be used again, even if it has ended already.
+    # Its process id cannot be reused before it is waited for, even if it has ended already.
     started = _started(process.pid) or "ended"
-    # It is meant to go on by itself; without this the object would warn that it does.
+    # The process is meant to continue; this silences the warning that it was not waited for.
     process.returncode = 0
     return ProcessIdentity(process.pid, started)
 
 
 def send(identity: ProcessIdentity, number: signal.Signals) -> bool:
-    """Send a signal to this process and no other; tell whether it was there to get it."""
+    """Send a signal to this process and no other; return whether it was running."""
     with _descriptor(identity) as descriptor:
         if descriptor is None:
             return False
@@ -88,7 +81,7 @@ def send(identity: ProcessIdentity, number: signal.Signals) -> bool:
 
 
 def wait_for_end(identities: Iterable[ProcessIdentity], within_s: float) -> list[ProcessIdentity]:
-    """Wait until these have ended; return those that have not in time."""
+    """Wait until these processes have ended; return those that have not in time."""
     deadline_s = time.monotonic() + within_s
     left = []
     for identity in identities:
@@ -117,7 +110,7 @@ def _descriptor(identity: ProcessIdentity) -> Iterator[int | None]:
 
 
 def _started(pid: int) -> str | None:
-    """Return when a process was started, in ticks of which boot; None if it has ended."""
+    """Return the boot and the tick in which a process was started; None if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         boot = _BOOT_ID.read_text().strip()
@@ -125,14 +118,14 @@ def _started(pid: int) -> str | None:
         return None
     fields = stat.rpartition(")")[2].split()
     if fields[_STATE_FIELD] in _ENDED_STATES and int(fields[_THREADS_FIELD]) <= 1:
-        return None  # with other threads left it still has its ports and its files
+        return None  # a zombie with other threads left still has its ports and files
     return f"{boot}/{fields[_START_FIELD]}"
 
 
 # Ports
 
 HOST = "127.0.0.1"
-FIRST_BASE = 7400  # of which 7400 is where clients look by themselves
+FIRST_BASE = 7400  # the default port of clients
 BLOCK_SIZE = 300
 BASE_MAX = 65_536 - BLOCK_SIZE
 _PEERS_PLUS, _HTTP_PLUS, _GUARD_PLUS = 100, 200, BLOCK_SIZE - 1
@@ -141,7 +134,7 @@ _OUTGOING_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
-    """Where one node listens."""
+    """The ports on which one node listens."""
 
     api: int
     peers: int
@@ -155,10 +148,10 @@ def ports_of(base: int, number: int) -> NodePorts:
 
 
 class PortBlock:
-    """A block that this process holds."""
+    """A block of ports that this process holds."""
 
     def __init__(self, base: int, nodes: int) -> None:
-        """Take all of it; raises ``PortTaken`` and holds nothing."""
+        """Hold all ports of the block; if one is taken, raise ``PortTaken`` and hold none."""
         self.base = base
         self._sockets: dict[int, socket.socket] = {}
         with ExitStack() as undo:
@@ -172,7 +165,7 @@ class PortBlock:
 
     def _hold(self, port: int) -> None:
         holder = self._sockets[port] = socket.socket()
-        # Connections that have ended a moment ago do not count, as for the server itself.
+        # Ignore connections that have just ended (TIME_WAIT), as the server itself does.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             holder.bind((HOST, port))
@@ -181,13 +174,13 @@ class PortBlock:
             raise PortTaken(port) from error
 
     def hand_over(self, number: int) -> None:
-        """Let go of a node's ports, because it starts now."""
+        """Release a node's ports, because it starts now."""
         ports = ports_of(self.base, number)
         for port in (ports.api, ports.peers, ports.http):
             self._sockets.pop(port).close()
 
     def close(self) -> None:
-        """Let go of what is still held."""
+        """Release the ports that are still held."""
         for holder in self._sockets.values():
             holder.close()
         self._sockets.clear()
@@ -200,7 +193,7 @@ class PortBlock:
 
 
 class PortTaken(Exception):
-    """Somebody listens on ``port``."""
+    """Another process listens on ``port``."""
 
     def __init__(self, port: int) -> None:
         super().__init__(f"port {port} is taken")
@@ -211,7 +204,7 @@ class PortTaken(Exception):
 def hold_ports(
     nodes: int, *, asked: int | None, remembered: int | None, first: int = FIRST_BASE
 ) -> Iterator[PortBlock]:
-    """Hold the block that was asked for, or the one of last time if it is free, or the next one."""
+    """Hold the requested block; else the last one if it is free, else the next free one."""
     if asked is not None:
         try:
             block = PortBlock(asked, nodes)

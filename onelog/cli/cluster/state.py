@@ -1,15 +1,15 @@
-"""What a local cluster's directory remembers, so that every command finds what another one began.
+"""The directory of a local cluster, through which commands share what they know.
 
 ::
 
     onelog-cluster/cluster.json    ports, shards, further flags, and which process each node is
     onelog-cluster/LOCK            held while a command changes something
     onelog-cluster/n1/data         node 1's data directory
-    onelog-cluster/n1/log          what node 1 says
+    onelog-cluster/n1/log          the output of node 1
 
-The file is replaced as a whole, so that a reader sees one state or the next. It may be out of date
+The file is replaced atomically, so that a reader sees one state or the next. It may be out of date
 at any time: nodes end by themselves, machines lose power. So it says which process a node *was*,
-and readers look whether that one still runs.
+and readers check whether that one still runs.
 """
 
 import fcntl
@@ -27,18 +27,18 @@ from onelog.cli.cluster.processes import BASE_MAX, HOST, NodePorts, ProcessIdent
 from onelog.cli.failure import CommandFailed
 
 DEFAULT_PATH = Path("onelog-cluster")
-NODES_MAX = 9  # what may found a cluster
+NODES_MAX = 9  # the most founders of a cluster
 STATE_FILE = "cluster.json"
 LOCK_FILE = "LOCK"
 VERSION = 1
-# How long a command waits for another one to finish with the directory: stopping nodes takes long.
+# How long a command waits for another one to release the directory: stopping nodes takes long.
 LOCK_S_MAX = 30.0
 _LOCK_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class LocalNode:
-    """One node, the first has number 1; ``process`` is the last one that was started for it."""
+    """One node; the first has number 1. ``process`` is the last one that was started for it."""
 
     number: int
     ports: NodePorts
@@ -46,27 +46,27 @@ class LocalNode:
 
     @property
     def name(self) -> str:
-        """What the cluster calls it."""
+        """The node's name in the cluster."""
         return f"n{self.number}"
 
     @property
     def endpoint(self) -> str:
-        """Where clients call it."""
+        """The address for clients."""
         return f"{HOST}:{self.ports.api}"
 
     @property
     def peer_address(self) -> str:
-        """Where other nodes call it."""
+        """The address for other nodes."""
         return f"{HOST}:{self.ports.peers}"
 
     @property
     def http(self) -> str:
-        """Where it says whether it is ready."""
+        """The address for HTTP, with ``/ready``."""
         return f"{HOST}:{self.ports.http}"
 
     @property
     def pid(self) -> int | None:
-        """Its process, if that runs."""
+        """Its process id, if it runs."""
         process = self.process
         return process.pid if process is not None and process.is_running else None
 
@@ -95,7 +95,7 @@ class LocalCluster:
         return tuple(node for node in self.nodes if node.pid is not None)
 
     def node(self, number: int) -> LocalNode:
-        """Return a node; the number comes from a person."""
+        """Return a node; the number is the user's, so an unknown one is an error."""
         if not 1 <= number <= len(self.processes):
             raise CommandFailed(
                 "UNKNOWN_NODE", f"there is no node {number}; they are 1 to {len(self.processes)}"
@@ -116,20 +116,20 @@ class ClusterDirectory:
         self.path = path
 
     def line(self, words: str) -> str:
-        """Return a command line about this cluster, to be typed by somebody."""
+        """Return a command line for this cluster, to show to the user."""
         where = "" if self.path == DEFAULT_PATH else f" --dir {shlex.quote(str(self.path))}"
         return f"onelog cluster {words}{where}"
 
     def node_path(self, number: int) -> Path:
-        """Return where a node has its things."""
+        """Return the directory of a node."""
         return self.path / f"n{number}"
 
     def log_path(self, number: int) -> Path:
-        """Return where a node's output goes."""
+        """Return the file with a node's output."""
         return self.node_path(number) / "log"
 
     def find(self) -> LocalCluster | None:
-        """Return what is remembered, if anything is."""
+        """Return the cluster in this directory, or None."""
         try:
             text = (self.path / STATE_FILE).read_text()
         except (FileNotFoundError, NotADirectoryError):
@@ -144,7 +144,7 @@ class ClusterDirectory:
             ) from error
 
     def load(self) -> LocalCluster:
-        """Return what is remembered; there must be something."""
+        """Return the cluster in this directory; fail if there is none."""
         found = self.find()
         if found is None:
             raise CommandFailed(
@@ -153,7 +153,7 @@ class ClusterDirectory:
         return found
 
     def save(self, cluster: LocalCluster) -> None:
-        """Remember; the caller holds the lock."""
+        """Store the cluster; the caller holds the lock."""
         document = asdict(cluster) | {"version": VERSION}
         temporary = self.path / f"{STATE_FILE}.tmp"
         temporary.write_text(json.dumps(document, indent=2) + "\n")
@@ -161,7 +161,7 @@ class ClusterDirectory:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Keep other commands from changing anything meanwhile."""
+        """Lock the directory, so that no other command changes anything meanwhile."""
         self.path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:

@@ -1,18 +1,13 @@
-"""How a local cluster is: its processes, and what each node says of itself.
+"""The status of a local cluster: its processes, what each node reports, and what has changed.
 
-A node is asked twice: ``/ready`` says which stage it is in, and once it serves clients
-``Admin.GetStatus`` says how its replicas are. Nodes are asked at the same time, none longer than
-``ASK_S_MAX``, so that one that hangs does not hide the others. Whatever they answer is of slightly
-different moments: a replica may look a few entries behind that is not.
+``Observer`` asks each node twice: ``/ready`` for its stage, and once it serves clients
+``Admin.GetStatus`` for its replicas. Nodes are asked concurrently, each for at most ``ASK_S_MAX``,
+so that one that hangs does not hide the others. Their answers are from slightly different moments:
+a replica may appear a few entries behind although it is not. Every node has a client of its own,
+which knows no other endpoint, so that no other node can answer for it.
 
-Every node is asked through a client of its own, which knows no other endpoint: no answer may come
-from somebody else.
-
-History
--------
-What happens in a cluster from look to look: how fast it goes, and what has changed.
-
-Only what two looks show is told: a node that dies and comes back between them was not seen.
+``History`` compares successive statuses: rates, and events. What happens between two of them is not
+seen, for example a node that dies and comes back.
 """
 
 import asyncio
@@ -32,7 +27,7 @@ from onelog.client.client import AsyncClient
 from onelog.errors import OnelogError
 from onelog.v1 import admin_pb2
 
-# What one node may take to answer.
+# How long one node may take to answer.
 ASK_S_MAX = 1.0
 # A node that has no process, that does not listen yet, or that does not answer.
 DOWN, STARTING, SILENT = "down", "starting", "silent"
@@ -56,7 +51,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """One node; ``state`` is its stage, or why it has none."""
+    """One node; ``state`` is its stage, or why it is not known."""
 
     number: int
     endpoint: str
@@ -73,9 +68,9 @@ class NodeStatus:
 class ShardStatus:
     """One shard over all nodes; ``leader`` is None while none of them leads.
 
-    ``elsewhere`` is the leader's endpoint then, if it is a node that has joined from elsewhere.
-    ``behind`` has for each node how many committed entries it has not applied, or None where that
-    is not known. ``holds`` are as the leader sees them.
+    ``elsewhere`` is the leader's endpoint if the leader is a node that this directory does not
+    have. ``behind`` is for each node the number of committed entries it has not applied, or None if
+    that is not known. ``holds`` are those that the leader reports.
     """
 
     shard: int
@@ -89,13 +84,13 @@ class ShardStatus:
 
     @property
     def leader_name(self) -> str | None:
-        """What to call the leader; None while nobody leads."""
+        """The leader's name or endpoint; None while there is no leader."""
         return self.elsewhere or None if self.leader is None else f"node {self.leader}"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """A cluster at one moment; ``at_s`` is of the monotonic clock."""
+    """A cluster at one moment; ``at_s`` is a time of the monotonic clock."""
 
     is_up: bool
     at_s: float
@@ -104,23 +99,23 @@ class ClusterStatus:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every node serves and every shard is led."""
+        """Whether every node serves and every shard has a leader."""
         return all(node.is_ready for node in self.nodes) and all(
             shard.leader_name is not None for shard in self.shards
         )
 
 
 class Observer:
-    """Looks at a cluster again and again; keeps its connections in between."""
+    """Asks a cluster for its status repeatedly; keeps its connections in between."""
 
     def __init__(self, directory: ClusterDirectory) -> None:
         self._directory = directory
         self._clients: dict[str, AsyncClient] = {}
-        # How far each replica was when it last answered: node, shard.
+        # The applied index of each replica in its last answer, by node and shard.
         self._applied: dict[tuple[int, int], int] = {}
 
     async def look(self) -> ClusterStatus:
-        """Ask all nodes now."""
+        """Ask all nodes and return the status now."""
         cluster = self._directory.load()
         nodes = tuple(await asyncio.gather(*map(self._node, cluster.nodes)))
         shards = self.combine(nodes, cluster.shards)
@@ -129,7 +124,7 @@ class Observer:
         return ClusterStatus(cluster.is_up, monotonic(), nodes, shards)
 
     def combine(self, nodes: Sequence[NodeStatus], shards: int) -> tuple[ShardStatus, ...]:
-        """Return how the shards are, from what the nodes have just said of themselves."""
+        """Return the status of the shards from what the nodes reported."""
         for node in nodes:
             for replica in node.replicas:
                 self._applied[node.number, replica.shard] = replica.applied_index
@@ -138,7 +133,7 @@ class Observer:
     async def _look_elsewhere(
         self, nodes: Sequence[NodeStatus], shards: tuple[ShardStatus, ...]
     ) -> tuple[ShardStatus, ...]:
-        """Find out which shards are led by nodes that this machine's cluster does not have."""
+        """Find the leaders of shards that no node of this directory leads."""
         ours = {node.endpoint for node in nodes}
         asked = next((node for node in nodes if node.is_ready), None)
         if asked is None:
@@ -146,7 +141,7 @@ class Observer:
         try:
             answer = await self._client(asked.endpoint).admin.topology()
         except OnelogError:
-            return shards  # it has just ended; the next look shows it
+            return shards  # the node has just ended; the next status shows it
         found = {each.shard: each.leader_endpoint for each in answer.shards}
         elsewhere = {shard: each for shard, each in found.items() if each not in ours}
         return tuple(
@@ -172,7 +167,7 @@ class Observer:
             try:
                 status = await self._client(node.endpoint).admin.status(endpoint=node.endpoint)
             except OnelogError:
-                stage = SILENT  # it ended or hung between the two questions
+                stage = SILENT  # it ended or hung between the two calls
         is_ready = bool(ready["ready"]) and status is not None
         return NodeStatus(
             node.number,
@@ -196,7 +191,7 @@ class Observer:
             if replica.shard == shard
         }
         term = max((each.term for each in answers.values()), default=0)
-        # One that was replaced and does not know it yet is in an older term.
+        # A leader that was replaced and does not know it yet has an older term.
         leader = next(
             (
                 number
@@ -247,7 +242,7 @@ def _replica(status: admin_pb2.ShardStatus) -> Replica:
     )
 
 
-# A proxy of the environment is for the web, not for a process next door.
+# Ignore a proxy of the environment: the nodes are on this machine.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -267,13 +262,13 @@ def _ask_ready(address: str) -> dict[str, Any]:
 # History
 
 EVENTS_KEPT_MAX = 100
-# A rate is taken over so many looks: a single one is too short to be steady.
+# A rate covers this many statuses: one interval is too short for a steady value.
 RATE_LOOKS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that has changed."""
+    """A change in the cluster, for the user to read."""
 
     at: datetime
     text: str
@@ -281,7 +276,7 @@ class Event:
 
 
 class History:
-    """Fed with one status after the other."""
+    """Compares successive statuses: which events happened, and how fast shards progress."""
 
     def __init__(self) -> None:
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT_MAX)
@@ -291,14 +286,14 @@ class History:
         self._applied: deque[tuple[float, dict[int, int]]] = deque(maxlen=RATE_LOOKS)
 
     def add(self, status: ClusterStatus) -> list[Event]:
-        """Take what a look has shown; return what is new in it."""
+        """Add a status; return the events since the last one."""
         found: list[tuple[str, bool]] = []
         for node in status.nodes:
             before = None if self._last is None else self._last.nodes[node.number - 1]
-            found += self._of_node(before, node, status)
-        found += self._of_leaders(status)
+            found += self._node_events(before, node, status)
+        found += self._leader_events(status)
         self._last = status
-        # A moment without any answer says nothing about progress.
+        # A status without any answer says nothing about progress.
         if any(shard.applied_index for shard in status.shards):
             applied = {shard.shard: shard.applied_index for shard in status.shards}
             self._applied.append((status.at_s, applied))
@@ -307,7 +302,7 @@ class History:
         self.events.extend(events)
         return events
 
-    def _of_node(
+    def _node_events(
         self, before: NodeStatus | None, node: NodeStatus, status: ClusterStatus
     ) -> list[tuple[str, bool]]:
         found: list[tuple[str, bool]] = []
@@ -328,7 +323,7 @@ class History:
         found += [(f"{name}: {alarm}", True) for alarm in node.alarms if alarm not in known]
         return found
 
-    def _of_leaders(self, status: ClusterStatus) -> list[tuple[str, bool]]:
+    def _leader_events(self, status: ClusterStatus) -> list[tuple[str, bool]]:
         found: list[tuple[str, bool]] = []
         led_before = (
             {} if self._last is None else {s.shard: s.leader_name for s in self._last.shards}
@@ -348,7 +343,7 @@ class History:
         return found
 
     def entries_per_s(self, shard: int) -> float | None:
-        """Return how many entries a second the shard has applied lately, if that is known yet."""
+        """Return the entries per second that a shard has applied lately; None if not known yet."""
         if len(self._applied) < 2:
             return None
         (first_s, first), (last_s, last) = self._applied[0], self._applied[-1]

@@ -1,15 +1,11 @@
-"""What people and scripts see of a local cluster: two tables and what happened, or JSON.
+"""Shows a local cluster, once or until a signal: two tables and the events, or JSON.
 
-Watching
---------
-Looking at a cluster until somebody has seen enough; the view of ``up`` then ends the cluster.
-
-On a terminal the view replaces itself; into a file or a pipe only what happened is written, a line
-for each event, or a JSON object for each look.
+On a terminal the view is updated in place. Into a file or a pipe only events are written, one per
+line, or with ``--json`` an object for each status.
 
 The view of ``onelog cluster up`` owns its cluster: the first SIGINT, SIGTERM or SIGHUP stops the
-nodes in order, the second kills them. A view that is killed itself leaves the nodes running, and
-``onelog cluster down`` finds them.
+nodes cleanly, the second kills them. If the view itself is killed, the nodes continue, and ``onelog
+cluster down`` finds them.
 """
 
 import asyncio
@@ -42,7 +38,7 @@ from onelog.cli.cluster.status import (
     Observer,
 )
 from onelog.cli.failure import CommandFailed
-from onelog.cli.output import document_of, printable
+from onelog.cli.output import printable, to_document
 from onelog.v1 import admin_pb2
 
 EVENTS_SHOWN_MAX = 8
@@ -52,7 +48,7 @@ _STYLES = {SERVING: "green", DOWN: "bold red", SILENT: "bold red"}
 def render(
     path: Path, status: ClusterStatus, history: History | None = None, *, ending: str = ""
 ) -> RenderableType:
-    """Return a cluster as it is shown; with a history, how fast it goes and what happened."""
+    """Render a cluster as tables; with a history also its rates and events."""
     parts: list[RenderableType] = [
         _title(path, status),
         "",
@@ -72,14 +68,14 @@ def render(
 
 
 def watching_hint(directory: ClusterDirectory, *, is_owner: bool) -> str:
-    """Return what somebody who watches can do."""
+    """Return a hint: what the user can do while watching."""
     line = directory.line("status")
     end = "Ctrl-C brings all down." if is_owner else "Ctrl-C ends the view."
     return f"In another terminal: {line}; kill N, restart N, logs N, down likewise. {end}"
 
 
 def event_line(event: Event) -> Text:
-    """Return the line of an event."""
+    """Format an event as a line."""
     line = Text(f"{event.at:%H:%M:%S}  ", style="dim")
     line.append(printable(event.text), style="bold red" if event.is_bad else "not dim cyan")
     return line
@@ -154,7 +150,7 @@ def _table(*titles: str, right_from: int | None = None) -> Table:
 
 
 def as_json(path: Path, status: ClusterStatus, history: History | None = None) -> dict[str, Any]:
-    """Return a cluster for scripts."""
+    """Return the status of a cluster as a document for scripts."""
     return {
         "directory": str(path),
         "up": status.is_up,
@@ -193,7 +189,7 @@ def as_json(path: Path, status: ClusterStatus, history: History | None = None) -
                 "applied_index": shard.applied_index,
                 "entries_per_s": None if history is None else history.entries_per_s(shard.shard),
                 "behind": {str(number): behind for number, behind in shard.behind.items()},
-                "holds": [document_of(hold) for hold in shard.holds],
+                "holds": [to_document(hold) for hold in shard.holds],
             }
             for shard in status.shards
         ],
@@ -201,7 +197,7 @@ def as_json(path: Path, status: ClusterStatus, history: History | None = None) -
 
 
 def json_line(document: dict[str, Any], events: Iterable[Event]) -> str:
-    """Return one look of many, with what was new in it."""
+    """Format one status of many as a line, with its events."""
     new = [{"time": each.at.isoformat(), "text": each.text} for each in events]
     return json.dumps(document | {"events": new})
 
@@ -218,7 +214,7 @@ Show = Callable[[ClusterStatus, History, list[Event]], None]
 async def wait_until_ready(
     directory: ClusterDirectory, numbers: Sequence[int], within_s: float
 ) -> ClusterStatus:
-    """Wait until these nodes serve; raises what keeps them from it."""
+    """Wait until these nodes serve; raise if one ends or takes too long."""
     async with Observer(directory) as observer:
         status = await observer.look()
         try:
@@ -255,10 +251,10 @@ async def see_up(
     stop_s: float,
     is_detached: bool,
 ) -> bool:
-    """Wait until a cluster that was just started is ready, then leave it, or show and end it.
+    """Wait until a started cluster is ready; then leave it, or show it until a signal.
 
-    A cluster that does not get ready is brought down as well, and so is one that a signal ends
-    before it was: then the answer is False.
+    A cluster that does not get ready is brought down, and so is one that gets a signal before it is
+    ready: then the result is False.
     """
     stopping = _Stopping(lambda: kill_all(directory))
     numbers = [node.number for node in directory.load().nodes]
@@ -282,7 +278,7 @@ async def see_up(
 
 
 async def watch(directory: ClusterDirectory, *, is_json: bool) -> None:
-    """Show a cluster until a signal comes, or until it is brought down."""
+    """Show a cluster until a signal arrives, or until it is brought down."""
     await _watch(directory, _Stopping(lambda: None), is_owner=False, is_json=is_json)
 
 
@@ -329,13 +325,13 @@ def _view(directory: ClusterDirectory, stack: AsyncExitStack, *, is_owner: bool)
 
 
 def _spinner(text: str) -> AbstractContextManager[object]:
-    """Show on a terminal that something is going on."""
+    """Show a spinner if the output is a terminal."""
     console = Console(stderr=True, markup=False)
     return console.status(Text(text)) if console.is_terminal else nullcontext()
 
 
 class _Stopping:
-    """Signals of a terminal or of whatever runs this: one asks to stop, another one insists."""
+    """Handles the signals that end a view: the first asks to stop, the second insists."""
 
     def __init__(self, insist: Callable[[], None]) -> None:
         self._asked = asyncio.Event()
@@ -351,11 +347,11 @@ class _Stopping:
 
     @property
     def is_asked(self) -> bool:
-        """Whether a signal has come."""
+        """Whether a signal has arrived."""
         return self._asked.is_set()
 
     async def wait(self, seconds: float) -> None:
-        """Wait for a while, or less if a signal comes."""
+        """Wait for a time, or until a signal arrives."""
         try:
             async with asyncio.timeout(seconds):
                 await self._asked.wait()
@@ -363,7 +359,7 @@ class _Stopping:
             return
 
     async def unless_asked(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Return what comes out of ``work``; None if a signal comes first, which cancels it."""
+        """Return the result of ``work``; cancel it and return None if a signal arrives first."""
         task = asyncio.ensure_future(work)
         asked = asyncio.ensure_future(self._asked.wait())
         await asyncio.wait((asked, task), return_when=asyncio.FIRST_COMPLETED)

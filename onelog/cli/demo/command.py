@@ -1,19 +1,16 @@
-"""``onelog demo``: the five-minute tour, on a database of its own that is gone afterwards.
+"""``onelog demo``: the five-minute tour, on a temporary database.
 
-The steps are in ``demo_tour``; here they are shown and held against what they claim. The tour ends
-with 0 only if everything that it showed was as it says.
+The steps are in ``tour``; here they are run, shown and checked. The exit code is 0 only if every
+command showed what the tour claims.
 
-Shell
------
-The shell of ``onelog demo``: a directory, a program ``onelog`` in its path, and what it started.
+``DemoShell`` runs the lines: in a temporary directory, with a program ``onelog`` in its path. Every
+line has a session of its own, so that it can be ended with everything that it started. When the
+shell is closed nothing of it runs any more and its directory is removed, whatever happened before:
+signals that end a process are turned into interrupts. Only SIGKILL leaves something behind: a
+temporary directory ``onelog-demo-…`` and its processes.
 
-Every line gets a session of its own, so that it can be ended with all that it has started. When the
-shell is closed nothing of it runs any more and its directory is gone, whatever happened before:
-signals that ask a process to end are interrupts here. Only after SIGKILL something is left, a
-directory ``onelog-demo-…`` among the temporary ones and the processes in it.
-
-The environment is that of the caller without the settings of onelog: the tour talks to its own
-server, never to the one that somebody works with.
+The environment is the caller's without the settings of onelog: the tour uses its own server, never
+one that the caller works with.
 """
 
 import os
@@ -54,9 +51,9 @@ def demo(
 ) -> None:
     """Show what onelog can do: a tour of five minutes, on a temporary database.
 
-    Every line that is shown is run as it stands, by a shell in a temporary directory, against a
-    server of its own. Nothing of it is left in the end, and nothing else is touched. Into a file
-    or a pipe it goes on without Enter.
+    Every line is run exactly as shown, in a temporary directory, against a temporary server.
+    Nothing is left at the end, and nothing else is touched. Into a file or a pipe it does not wait
+    for Enter.
 
     \b
     Exit codes:
@@ -85,14 +82,14 @@ def demo(
             for number, step in enumerate(STEPS, 1):
                 _show(console, shell, number, step, known)
                 if has_pauses and number < len(STEPS):
-                    console.input("\nEnter goes on, Ctrl-C ends it. ")
+                    console.input("\nEnter continues, Ctrl-C ends it. ")
     console.print("\nAll of it held. The server and its directory are gone.", style="bold")
 
 
 def _show(
     console: "Console", shell: "DemoShell", number: int, step: "Step", known: dict[str, str]
 ) -> None:
-    """Run a step; what its commands have shown is known to those that follow."""
+    """Run a step; later commands may use values that its commands printed."""
     from onelog.cli.demo.tour import How
 
     console.print(f"\n{number}. {step.title}", style="bold")
@@ -114,7 +111,7 @@ def _show(
 
 
 def _run(shell: "DemoShell", command: "Command", line: str, known: dict[str, str]) -> str:
-    """Run a line and return what it showed, which is what it was to show."""
+    """Run a line and return its output; fail if that is not as expected."""
     from onelog.cli.demo.tour import How
 
     expected = re.compile(Template(command.shows).substitute(known), re.MULTILINE)
@@ -144,10 +141,10 @@ _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class DemoShell:
-    """Runs lines, one at a time, and keeps those in the background."""
+    """Runs lines one at a time, or in the background."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        """The settings are variables for all lines."""
+        """Make a shell; ``settings`` are environment variables for all lines."""
         self.directory = Path(tempfile.mkdtemp(prefix="onelog-demo-"))
         self._jobs: list[subprocess.Popen[bytes]] = []
         self._handlers: dict[signal.Signals, Any] = {}
@@ -170,7 +167,7 @@ class DemoShell:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Somebody who is impatient must not keep this from being tidied up.
+        # A second Ctrl-C must not prevent the cleanup.
         for each in (*_ENDING_SIGNALS, signal.SIGINT):
             self._handlers.setdefault(each, signal.signal(each, signal.SIG_IGN))
         try:
@@ -182,7 +179,7 @@ class DemoShell:
                 signal.signal(each, handler)
 
     def run(self, line: str) -> tuple[int, str]:
-        """Run a line until it ends; return its exit code, and what it wrote to both outputs."""
+        """Run a line until it ends; return its exit code, and its stdout and stderr together."""
         with tempfile.TemporaryFile() as output:
             process = self._start(line, output.fileno())
             try:
@@ -199,11 +196,11 @@ class DemoShell:
     def start(self, line: str) -> None:
         """Run a line in the background."""
         with (self.directory / f"job-{len(self._jobs) + 1}.log").open("wb") as output:
-            # Its program takes the place of the shell, so that signals reach it.
+            # ``exec`` replaces the shell, so that signals reach the program.
             self._jobs.append(self._start(f"exec {line}", output.fileno()))
 
     def stop(self, number: int) -> None:
-        """Ask a line in the background to end, and wait for that; the first one is 1."""
+        """Ask a background line to end, and wait for it; the first one is 1."""
         job = self._jobs[number - 1]
         job.terminate()
         try:
@@ -218,7 +215,7 @@ class DemoShell:
             )
 
     def wait_a_little(self) -> None:
-        """Wait before something is tried again; fails if a job has ended meanwhile."""
+        """Wait before a retry; fail if a background line has ended meanwhile."""
         time.sleep(_POLL_S)
         for number, job in enumerate(self._jobs, 1):
             if (code := job.poll()) is not None:
@@ -246,9 +243,9 @@ def _interrupt(_number: int, _frame: object) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a line and all that it has started, if nobody has seen it end yet.
+    """Kill a line and everything that it started, unless it was already waited for.
 
-    Until then its number, which is that of its session, cannot be anybody else's.
+    Until it is waited for, its process id, which is also its session's, cannot be reused.
     """
     if process.returncode is None:
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,8 +1,8 @@
-r"""What ``onelog demo`` shows: steps of commands, each with what has to come back.
+r"""The steps of ``onelog demo``: commands, each with the output that it must have.
 
-A command is a line for a shell. ``shows`` is an expression that its output has to match, and the
-names in it (``(?P<first>\d+)``) may be used in what follows, as ``$first``, in lines and in
-expressions. Nothing else is asserted: what the tour claims is what a reader can see.
+A command is a line for a shell. ``shows`` is a regular expression that its output must match. The
+names in it (``(?P<first>\d+)``) may be used in later lines and expressions, as ``$first``. Nothing
+else is checked: the tour claims only what a reader can see.
 
 All names have the tag ``{tour}``, so that they are in one shard and can be changed together.
 """
@@ -48,7 +48,7 @@ BATCH = """echo '{"when": [{"key": "order{tour}", "exists": false}],
 STEPS = (
     Step(
         "A database",
-        "One process, one directory. In the background somebody watches everything from now on.",
+        "One process, one directory. In the background a watch records every change from now on.",
         (
             Command(
                 "onelog serve --data-dir data --shards 1 --listen $api --peer-listen $peers "
@@ -106,7 +106,7 @@ STEPS = (
     ),
     Step(
         "A stream and a consumer group",
-        "Records stay; a group remembers how far it has come, whoever reads for it.",
+        "Records stay; a group remembers its position, whichever member reads.",
         (
             Command("onelog stream create 'orders{tour}'", "created"),
             Command(
@@ -128,7 +128,7 @@ STEPS = (
                 r"one pear\n.*three plums\n.*six figs$$",
             ),
         ),
-        "the second reader went on where the first one had stopped, and nothing was used up",
+        "the second reader continued where the first one had stopped, and every record stays",
     ),
     Step(
         "A time series",
@@ -149,7 +149,7 @@ STEPS = (
     ),
     Step(
         "All or nothing, over all four",
-        "A key, a message, a record and a point, at one place in the log, if nobody was faster.",
+        "A key, a message, a record and a point, at one index of the log, if the order is new.",
         (
             Command(BATCH),
             Command("onelog transact batch.json", r"done at index \d+ of shard (?P<shard>\d+)"),

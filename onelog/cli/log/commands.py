@@ -1,7 +1,7 @@
-"""``onelog log``: look at, check and repair the files of a data directory, without a server.
+"""``onelog log``: inspect, verify and repair the files of a data directory, without a server.
 
-Thin: the work is done in ``ual``, which is imported inside the commands, because every other
-command of the client must start without it. ``onelog/cli/log/output.py`` makes what is printed.
+The work is done in ``ual``, which is imported inside the commands, so that every other command
+starts without it. ``onelog/cli/log/output.py`` prints the results.
 """
 
 from datetime import UTC, datetime
@@ -21,13 +21,13 @@ EXIT_DAMAGED = 1
 EXIT_TIDY = 3
 
 app = typer.Typer(
-    help="Look at, check and repair the files of a data directory; no server is needed.",
+    help="Inspect, verify and repair the files of a data directory; no server is needed.",
     rich_markup_mode=None,
 )
 
 
 def _data_dir(text: str) -> Path:
-    # An empty text, as an unset variable leaves it, would mean the current directory.
+    # An empty argument, from an unset variable, would mean the current directory.
     if not text:
         raise typer.BadParameter("is empty; give the path of a data directory")
     return Path(text)
@@ -48,7 +48,7 @@ Kinds = Annotated[
         "--type",
         metavar="TYPE",
         help="Only entries of this type (0x0101) or owner (kv, queue, timeseries, stream, "
-        "system); may be given several times.",
+        "system); repeatable.",
     ),
 ]
 StreamId = Annotated[
@@ -57,7 +57,7 @@ StreamId = Annotated[
 ]
 Limit = Annotated[
     int | None,
-    typer.Option("--limit", min=1, max=U64_MAX, metavar="N", help="At most so many entries."),
+    typer.Option("--limit", min=1, max=U64_MAX, metavar="N", help="At most N entries."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress bar.")]
@@ -65,7 +65,7 @@ NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progres
 
 @app.callback(invoke_without_command=True)
 def log(context: typer.Context) -> None:
-    """Look at, check and repair the files of a data directory; no server is needed."""
+    """Inspect, verify and repair the files of a data directory; no server is needed."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -86,10 +86,10 @@ def inspect(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the files of a data directory: ranges, sizes, times, what the entries are.
+    """List the files of a data directory: ranges, sizes, times, types of entries.
 
-    Works while a server is running. Nothing is changed. What is missing or cannot be read is shown
-    as a problem; verify looks closer, at every byte.
+    Works while a server is running, and changes nothing. A file that is missing or cannot be read
+    is shown as a problem; verify checks every byte.
 
     \b
     Exit codes:
@@ -119,7 +119,7 @@ def inspect(
 
 
 def _state_report(data_dir: Path, shard: int) -> "StateReport":
-    """Rebuild the state of a shard for its counts; what stands in the way is said, not raised."""
+    """Rebuild the state of a shard and count it; an error becomes a part of the report."""
     from onelog.cli.log.output import StateReport
     from onelog.snapshot.offline import rebuild_state
     from onelog.ual.errors import UalError
@@ -147,7 +147,7 @@ def dump(
         bool, typer.Option("--skip-voids", help="Leave out entries that apply refused.")
     ] = False,
     past_commit: Annotated[
-        bool, typer.Option("--all", help="Go on past what is known to be committed.")
+        bool, typer.Option("--all", help="Also entries that are not known to be committed.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per line, payloads in full.")
@@ -155,10 +155,10 @@ def dump(
 ) -> None:
     """Print the entries of one shard, decoded and verified.
 
-    A line says what an entry asks for, or shows the payload of one that is no command; --json has
-    both, the payload in full.
-    Ends at the last index that is known to be committed unless --all is given. Where entries are
-    missing or damaged, prints what is intact before them, then an error. Which entries belong to a
+    A line describes the operation of an entry, or shows the payload if it has none; --json has
+    both, with the whole payload.
+    Ends at the last index that is known to be committed unless --all is given. If entries are
+    missing or damaged, prints the intact ones before them, then an error. Which entries belong to a
     stream, and which were refused, is known for sealed files only. Works while a server is running.
 
     \b
@@ -193,13 +193,13 @@ def dump(
             first, last, types=types, stream_id=stream_id, skip_voids=skip_voids, limit=limit
         )
         count, last_shown = output.print_entries(entries, as_json=as_json)
-        # Everything that was there is printed now; was that everything?
+        # Everything readable is printed; now check that nothing is missing.
         seen_to = last_shown if count == limit else last_index
         loss = source.loss_within(first_index, seen_to)
         if loss is not None:
             raise loss.error
     except CorruptFile as error:
-        rule = f"{error.rule}; onelog log verify says all that is wrong"
+        rule = f"{error.rule}; onelog log verify lists all damage"
         raise CorruptFile(error.path, rule, error.offset) from error
     if not count:
         typer.echo("note: no entry matches", err=True)
@@ -215,7 +215,7 @@ def _say_what_is_left_out(
     stream_id: int | None,
     skip_voids: bool,
 ) -> None:
-    """Tell on stderr what the output cannot show by itself."""
+    """Print notes on stderr about entries that the output leaves out."""
     from onelog.ual.offline.inspect import shown_error
 
     errors = source.errors if source.system_error is None else [source.system_error, *source.errors]
@@ -246,10 +246,10 @@ def verify(
     as_json: AsJson = False,
     no_progress: NoProgress = False,
 ) -> None:
-    """Check every file: checksums, order, tables, and what was promised to be there.
+    """Check every file: checksums, order, tables, and that all durable entries exist.
 
-    Changes nothing and goes on past damage. While a server is running, a write in progress may be
-    reported as a tail.
+    Changes nothing and continues after damage. While a server is running, a write in progress may
+    be reported as a tail.
 
     \b
     Exit codes:
@@ -288,16 +288,16 @@ def repair(
     data_dir: DataDir,
     *,
     is_confirmed: Annotated[
-        bool, typer.Option("--yes", help="Do it; without this the plan is only printed.")
+        bool, typer.Option("--yes", help="Carry out the plan; by default it is only printed.")
     ] = False,
     as_json: AsJson = False,
     no_progress: NoProgress = False,
 ) -> None:
-    """Put right what can be put right offline: torn tails, leftovers, derived tables, RAFT slots.
+    """Repair what can be repaired offline: torn tails, leftovers, derived tables, RAFT slots.
 
-    Prints what it would do, and does it only with --yes. The server must be stopped. Everything
-    that is cut, removed or replaced is copied to DIR/repair-TIME first. What needs a peer or a
-    backup is listed and left alone.
+    Prints the plan, and carries it out only with --yes. The server must be stopped. Everything that
+    is cut, removed or replaced is copied to DIR/repair-TIME first. Damage that needs a peer or a
+    backup is listed but not changed.
 
     \b
     Exit codes:

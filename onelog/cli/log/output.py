@@ -1,15 +1,11 @@
 """What ``onelog log`` prints: tables and lines for people, JSON for scripts.
 
-Names and payloads come from files that anybody may have written, and they end up on a terminal:
-whatever is not printable is escaped, so that no byte of a log can move a cursor or change a title.
-Entries are printed as they are read; nothing here holds more than one.
+In order: entries of ``dump``; reports of ``inspect``; findings of ``verify`` and ``repair``; counts
+and answers of ``replay``. JSON has everything; lines for people are shortened.
 
-Replay output
--------------
-What ``onelog log replay`` prints for people: counts, and the answer about one thing.
-
-Names, bodies and values come from files that anybody may have written, so whatever is not
-printable is escaped before it reaches a terminal. JSON has everything; a line here is short.
+Names, payloads and values come from files that anybody may have written, and they end up on a
+terminal. So control characters are escaped: no byte of a log can move a cursor or change a title.
+Entries are printed as they are read, so only one is in memory at a time.
 """
 
 import codecs
@@ -53,7 +49,7 @@ _LEVEL_STYLES = {Level.ERROR: "bold red", Level.TAIL: "yellow", Level.LEFTOVER: 
 
 @dataclass(frozen=True, slots=True)
 class StateReport:
-    """How much of everything a shard holds, by projection and kind, or why that is not known."""
+    """What a shard holds, counted by projection and kind, or why that is not known."""
 
     index: int
     counts: dict[str, dict[str, int]]
@@ -61,7 +57,7 @@ class StateReport:
 
 
 def parse_types(kinds: Sequence[str] | None) -> frozenset[int] | None:
-    """Turn ``--type`` into entry types: one of them, or all that an owner may have."""
+    """Parse ``--type``: one entry type, or all types of an owner."""
     if not kinds:
         return None
     owners = {name: owner for owner, name in OWNER_NAMES.items()}
@@ -71,7 +67,7 @@ def parse_types(kinds: Sequence[str] | None) -> frozenset[int] | None:
         if owner is not None:
             types.update(range(owner << 8, (owner + 1) << 8))
             continue
-        # Not left to int(), which would take 0x_1_01 as well.
+        # Not int() alone, which would accept 0x_1_01 as well.
         if not re.fullmatch(r"0[xX][0-9a-fA-F]{1,4}", kind):
             names = ", ".join(owners)
             raise typer.BadParameter(f"--type {kind}: give 0x0000 to 0xffff, or one of {names}")
@@ -135,7 +131,7 @@ def print_entries(entries: Iterable[Entry], *, as_json: bool) -> tuple[int, int 
 
 
 def _entry_line(entry: Entry, what: str | None) -> str:
-    """Return the line of an entry: what it asks for, or the payload of one that is no command."""
+    """Format an entry as one line: its operation, or its payload if it has none."""
     try:
         payload = entry.plain_payload()
     except DataError as error:
@@ -158,7 +154,7 @@ def _entry_line(entry: Entry, what: str | None) -> str:
 
 def _payload_text(payload: bytes) -> str:
     """Return the beginning of a payload: text if that is printable, else hex."""
-    # A character takes at most four bytes; one that is cut in two at the end is left out.
+    # A character has at most four bytes; one that is cut at the end is left out.
     begin = payload[: 4 * PAYLOAD_SHOWN_MAX]
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(begin, final=begin == payload)
@@ -183,7 +179,7 @@ def _as_text(payload: bytes) -> str | None:
 
 
 def time_text(timestamp_ns: int) -> str:
-    """Return log time in ISO 8601 with all its digits."""
+    """Format a log time in ISO 8601 with all its digits."""
     return f"{_second_text(timestamp_ns // _SECOND_NS)}.{timestamp_ns % _SECOND_NS:09d}Z"
 
 
@@ -259,7 +255,7 @@ def _print_state(console: Console, state: StateReport) -> None:
 
 
 def _print_files(console: Console, files: Sequence[FileReport]) -> None:
-    """Print one line for each file, as long as it takes: a name or a time that is cut is none."""
+    """Print one line for each file, of any length: names and times must not be cut."""
     rows = [_FILE_TITLES, *map(_file_cells, files)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for number, row in enumerate(rows):
@@ -337,8 +333,8 @@ def print_findings(data_dir: Path, findings: Sequence[Finding], *, as_json: bool
         _line(console, message, style)
         _line(console, f"    {finding.advice}")
     counts = {level: sum(finding.level is level for finding in findings) for level in Level}
-    told = [f"{count} {level.value}" for level, count in counts.items() if count]
-    _line(console, ", ".join(told) if told else "clean")
+    shown = [f"{count} {level.value}" for level, count in counts.items() if count]
+    _line(console, ", ".join(shown) if shown else "clean")
 
 
 def print_plan(data_dir: Path, plan: Sequence[Repair]) -> None:
@@ -359,7 +355,7 @@ def print_plan(data_dir: Path, plan: Sequence[Repair]) -> None:
 def print_repairs(
     plan: Sequence[Repair], copies: Path | None, *, is_done: bool, as_json: bool
 ) -> None:
-    """Print what has become of the plan; as JSON, the plan as well."""
+    """Print the outcome of the plan; in JSON with the plan itself."""
     if as_json:
         rows = [
             {
@@ -384,7 +380,7 @@ def print_repairs(
 
 @contextmanager
 def progress_bar(title: str, *, is_shown: bool) -> Iterator[ProgressCall | None]:
-    """Show a bar on stderr while the block runs, if somebody is there to see it."""
+    """Show a bar on stderr while the block runs, if it is a terminal."""
     console = Console(stderr=True)
     if not is_shown or not console.is_terminal:
         yield None

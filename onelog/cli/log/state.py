@@ -1,18 +1,9 @@
-"""``onelog log snapshot`` and ``prove``: save the state of a data directory, and check it.
+"""``onelog log replay``, ``snapshot`` and ``prove``: the state that a data directory leads to.
 
-Thin: the work is done in ``snapshot``, which is imported inside the commands, because every other
-command of the client must start without it.
-
-Replay
-------
-``onelog log replay``: the state that a data directory leads to, and questions about its past.
-
-Thin: the work is done in ``snapshot``, which is imported inside the command, because every other
-command of the client must start without it. ``output.py`` makes what people read.
-
-State output
-------------
-What the commands about state share on their way out: a bar, JSON, warnings, escapes.
+``replay`` rebuilds it and answers questions about its past, ``snapshot`` saves it, ``prove``
+compares it with the newest snapshot. The work is done in ``snapshot``, which is imported inside the
+commands, so that every other command starts without it. ``output.py`` prints the answers of
+``replay``.
 """
 
 import json
@@ -35,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_bar(*, is_shown: bool) -> "Iterator[ProgressCall]":
-    """Show a bar on stderr while the block runs, if somebody is there to see it."""
+    """Show a bar on stderr while the block runs, if it is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
@@ -61,43 +52,45 @@ def print_json(document: dict[str, Any]) -> None:
 
 
 def warn(message: str) -> None:
-    """Print a warning beside the output."""
+    """Print a warning on stderr."""
     typer.echo(f"warning: {printable(message)}", err=True)
 
 
 # Replay
 
-LIST_MAX = 1_000  # as onelog.snapshot.questions has it, which is not imported for a --help
+LIST_MAX = 1_000  # as in onelog.snapshot.questions, which --help should not import
 
 DataDir = Annotated[Path, typer.Argument(metavar="DIR", help="The data directory.")]
 Shard = Annotated[int | None, typer.Option("--shard", min=0, metavar="N", help="Only this shard.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress bar.")]
 ToIndex = Annotated[
-    int | None, typer.Option("--to", min=1, metavar="INDEX", help="Stop behind this entry.")
+    int | None, typer.Option("--to", min=1, metavar="INDEX", help="Stop after this entry.")
 ]
 AtIndex = Annotated[
     int | None,
-    typer.Option("--at", min=1, metavar="INDEX", help="Answer as of this entry, not of the end."),
+    typer.Option(
+        "--at", min=1, metavar="INDEX", help="Answer as of this entry instead of the end."
+    ),
 ]
-Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Ask for a key.")]
+Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Show a key.")]
 QueueName = Annotated[
-    str | None, typer.Option("--queue", metavar="NAME", help="Ask for a queue: depths, totals.")
+    str | None, typer.Option("--queue", metavar="NAME", help="Show a queue: depths, totals.")
 ]
 StreamName = Annotated[
     str | None,
-    typer.Option("--stream", metavar="NAME", help="Ask for a stream: offsets, consumer groups."),
+    typer.Option("--stream", metavar="NAME", help="Show a stream: offsets, consumer groups."),
 ]
 SeriesText = Annotated[
     str | None,
-    typer.Option("--series", metavar="SERIES", help="Ask for a time series: its points."),
+    typer.Option("--series", metavar="SERIES", help="Show a time series: its points."),
 ]
 Field = Annotated[
     str | None, typer.Option("--field", metavar="NAME", help="Only this field of --series.")
 ]
 MeasurementName = Annotated[
     str | None,
-    typer.Option("--measurement", metavar="NAME", help="Ask for a measurement: fields, rules."),
+    typer.Option("--measurement", metavar="NAME", help="Show a measurement: fields, rules."),
 ]
 ListMax = Annotated[
     int | None,
@@ -111,7 +104,7 @@ ListMax = Annotated[
     ),
 ]
 NamespaceName = Annotated[
-    str, typer.Option("--namespace", metavar="NS", help="The namespace of what is asked for.")
+    str, typer.Option("--namespace", metavar="NS", help="The namespace of the key, queue, ….")
 ]
 
 
@@ -134,10 +127,10 @@ def replay(
 ) -> None:
     """Rebuild the state from snapshots and log; print counts and the state hash.
 
-    Starts from the newest usable snapshot, or from the beginning of the log, and applies what is
-    known to be committed. With one of --key, --queue, --stream, --series and --measurement, says
-    what that was at --at, or at the end; its shard is found by itself. Changes nothing and works
-    while a server is running.
+    Starts from the newest usable snapshot, or from the beginning of the log, and applies the
+    entries that are known to be committed. One of --key, --queue, --stream, --series and
+    --measurement shows that thing at --at, or at the end; its shard is found automatically. Changes
+    nothing and works while a server is running.
 
     \b
     Exit codes:
@@ -181,7 +174,7 @@ def replay(
 def _question(
     asked: dict[str, str], namespace: str, field: str | None, list_max: int | None
 ) -> "Question | None":
-    """Return the question that was asked, None if none was; say what makes no sense."""
+    """Return the question that the flags ask, or None; refuse flags that do not fit together."""
     options = " and ".join(f"--{subject}" for subject in asked)
     if len(asked) > 1:
         raise typer.BadParameter(f"{options} are two questions: give one of them")
@@ -212,18 +205,18 @@ def _rebuild(
     *,
     is_shown: bool,
 ) -> list[tuple[dict[str, Any], dict[str, dict[str, int]]]]:
-    """Rebuild the shards that are meant; return what is said about each, and its counts.
+    """Rebuild the selected shards; return the report on each.
 
-    One state at a time: together they may be more than the memory holds.
+    One state at a time: all of them may not fit into memory.
     """
-    from onelog.snapshot.offline import rebuild_state, shards_of
+    from onelog.snapshot.offline import choose_shards, rebuild_state
     from onelog.snapshot.questions import answer
     from onelog.ual.files import DiskFiles
 
     files = DiskFiles()
     if question is not None and shard is None:
         shard = question.shard(files, data_dir)
-    chosen = shards_of(files, data_dir, shard)
+    chosen = choose_shards(files, data_dir, shard)
     if index is not None and len(chosen) > 1:
         raise typer.BadParameter("shards count their entries apart: give --shard with --to")
     reports: list[tuple[dict[str, Any], dict[str, dict[str, int]]]] = []
@@ -271,8 +264,8 @@ def snapshot(
 ) -> None:
     """Save the state of each shard as a snapshot; the server must be stopped.
 
-    The next start loads it and replays only what follows. The last two are kept. A shard that has
-    not changed since its newest snapshot is left as it is.
+    The next start loads it and replays only the entries after it. The last two are kept. A shard
+    that has not changed since its newest snapshot is skipped.
 
     \b
     Exit codes:
@@ -285,13 +278,13 @@ def snapshot(
       onelog log snapshot ./onelog-data
       onelog log snapshot ./onelog-data --shard 0 --json
     """
-    from onelog.snapshot.offline import make_snapshot, shards_of
+    from onelog.snapshot.offline import choose_shards, make_snapshot
     from onelog.ual.files import DiskFiles
 
     files = DiskFiles()
     reports: list[dict[str, Any]] = []
     with progress_bar(is_shown=not (no_progress or as_json)) as progress:
-        for number in shards_of(files, data_dir, shard):
+        for number in choose_shards(files, data_dir, shard):
             made = make_snapshot(files, data_dir, number, int(time.time()), progress=progress)
             if made is None:
                 reports.append({"shard": number, "snapshot": None, "is_new": False})
@@ -328,11 +321,11 @@ def prove(
     as_json: AsJson = False,
     no_progress: NoProgress = False,
 ) -> None:
-    """Prove that the state is the log's: replay it and compare with the newest snapshot.
+    """Prove that the state follows from the log: replay it and compare with the newest snapshot.
 
-    Replays each shard from the oldest point that is kept (from the first entry while the log is
-    whole, else from the older snapshot) to its newest snapshot, and compares the state hashes of
-    the replay, of the snapshot and of MANIFEST. Changes nothing; works while a server is running.
+    Replays each shard from the oldest point that is kept (the first entry if the log is complete,
+    else the older snapshot) to its newest snapshot, and compares the state hashes of the replay, of
+    the snapshot and of MANIFEST. Changes nothing; works while a server is running.
 
     \b
     Exit codes:
@@ -345,7 +338,7 @@ def prove(
       onelog log prove ./onelog-data
       onelog log prove ./onelog-data --json | jq '.shards[].verdict'
     """
-    from onelog.snapshot.offline import shards_of
+    from onelog.snapshot.offline import choose_shards
     from onelog.snapshot.proof import Verdict, prove_shard
     from onelog.ual.files import DiskFiles
 
@@ -353,7 +346,7 @@ def prove(
     with progress_bar(is_shown=not (no_progress or as_json)) as progress:
         proofs = [
             prove_shard(files, data_dir, number, progress)
-            for number in shards_of(files, data_dir, shard)
+            for number in choose_shards(files, data_dir, shard)
         ]
     if as_json:
         rows = [asdict(proof) | {"verdict": proof.verdict.value} for proof in proofs]

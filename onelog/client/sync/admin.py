@@ -12,30 +12,30 @@ from onelog.v1 import admin_pb2, log_pb2
 class Admin(Facade):
     """Status, topology, members, leadership, snapshots, the log itself, namespaces, holds.
 
-    ``endpoint`` says which node answers; without, some node, or the shard's leader.
+    ``endpoint`` says which node to ask; without it any node, or the shard's leader.
     """
 
     def status(self, *, endpoint: str | None = None) -> admin_pb2.GetStatusResponse:
-        """Show a node and all of its shards."""
+        """Return the status of a node and all of its shards."""
         found: admin_pb2.GetStatusResponse = self._thread.run(self._core.status(endpoint=endpoint))
         return found
 
     def topology(self) -> admin_pb2.GetTopologyResponse:
-        """Say which endpoint serves which shard."""
+        """Return which endpoint serves which shard."""
         found: admin_pb2.GetTopologyResponse = self._thread.run(self._core.topology())
         return found
 
     def members(self) -> admin_pb2.ListMembersResponse:
-        """List the members of every shard's group."""
+        """List the members of every shard's Raft group."""
         found: admin_pb2.ListMembersResponse = self._thread.run(self._core.members())
         return found
 
     def add_member(self, node_id: str, node_name: str, peer_address: str) -> None:
-        """Add a node as a learner, in every shard."""
+        """Add a node as a learner, in every shard; ``promote_member`` makes it a voter."""
         self._thread.run(self._core.add_member(node_id, node_name, peer_address))
 
     def promote_member(self, node_id: str) -> None:
-        """Make a learner that has caught up a voter, in every shard."""
+        """Promote a learner that has caught up to a voter, in every shard."""
         self._thread.run(self._core.promote_member(node_id))
 
     def remove_member(self, node_id: str) -> None:
@@ -43,7 +43,7 @@ class Admin(Facade):
         self._thread.run(self._core.remove_member(node_id))
 
     def transfer_leadership(self, shard: int, node_id: str = "") -> str:
-        """Hand the leadership of a shard to a node, or to the one that has most; return its id."""
+        """Transfer a shard's leadership to a node, or to the most up-to-date one; return its id."""
         found: str = self._thread.run(self._core.transfer_leadership(shard, node_id))
         return found
 
@@ -59,7 +59,7 @@ class Admin(Facade):
     def state_hash(
         self, shard: int, *, endpoint: str | None = None
     ) -> admin_pb2.GetStateHashResponse:
-        """Return the hash of a shard's state on a node, with its index."""
+        """Return the hash of a shard's state on a node, and the index of that state."""
         found: admin_pb2.GetStateHashResponse = self._thread.run(
             self._core.state_hash(shard, endpoint=endpoint)
         )
@@ -68,7 +68,7 @@ class Admin(Facade):
     def log_ranges(
         self, shard: int, *, endpoint: str | None = None
     ) -> admin_pb2.ListLogRangesResponse:
-        """List which indexes of a shard a node holds, and where."""
+        """List which indexes of a shard's log a node holds, and in which storage."""
         found: admin_pb2.ListLogRangesResponse = self._thread.run(
             self._core.log_ranges(shard, endpoint=endpoint)
         )
@@ -84,9 +84,9 @@ class Admin(Facade):
         with_voids: bool = False,
         endpoint: str | None = None,
     ) -> Iterator[log_pb2.Entry]:
-        """Yield committed entries in order, and with ``follow`` new ones for ever.
+        """Yield committed entries in order; with ``follow`` continue with new ones, endlessly.
 
-        From the first that is kept, unless ``first_index`` says otherwise.
+        It begins at ``first_index``, or at the first entry that is kept.
         """
         return self._thread.iterate(
             self._core.read_log(
@@ -108,7 +108,7 @@ class Admin(Facade):
         self._thread.run(self._core.configure_namespace(name, limits))
 
     def delete_namespace(self, name: str) -> None:
-        """Delete a namespace and all that is in it."""
+        """Delete a namespace with everything in it."""
         self._thread.run(self._core.delete_namespace(name))
 
     def namespaces(self) -> dict[str, admin_pb2.NamespaceLimits]:
@@ -126,13 +126,13 @@ class Admin(Facade):
         ttl_s: float | None = None,
         bytes_max: int = 0,
     ) -> dict[int, int]:
-        """Keep the log for a reader from an index on; return where the hold stands, by shard.
+        """Set a hold: the log is kept from an index on for a reader. Return its index, by shard.
 
-        A new hold begins, in shards that ``indexes`` does not name, behind the end of the log, or
-        with ``from_start`` at the first entry that is kept. With ``move`` it goes forward to
-        ``indexes``, stays in other shards, and lives anew. It breaks, with an alarm, when nobody
-        has set it for ``ttl_s`` (7 days, unless it says otherwise) or when there are more than
-        ``bytes_max`` bytes (16 GiB) of log in a shard from there on.
+        In shards that ``indexes`` does not name a new hold begins after the end of the log, or with
+        ``from_start`` at the first entry that is kept. With ``move`` an existing hold advances to
+        ``indexes``, stays in other shards, and its lifetime starts again. A hold breaks, with an
+        alarm, when it was not set for ``ttl_s`` (default 7 days), or when it keeps more than
+        ``bytes_max`` bytes of log in a shard (default 16 GiB).
         """
         found: dict[int, int] = self._thread.run(
             self._core.set_hold(
@@ -152,5 +152,5 @@ class Admin(Facade):
         return found
 
     def release_hold(self, name: str) -> None:
-        """End a hold in every shard, broken or not."""
+        """Remove a hold in every shard, broken or not."""
         self._thread.run(self._core.release_hold(name))

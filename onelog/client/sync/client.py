@@ -23,12 +23,12 @@ from onelog.client.watch import Watched
 
 
 class Client(Facade):
-    """A database, as programs see it.
+    """A client of a onelog database: keys, queues, streams, time series.
 
-    It connects with its first call. An async client belongs to the loop of that call; a blocking
-    one may be used from many threads. Views made with ``namespace`` and ``scoped`` share its
-    connections; closing one closes all. A client does not survive ``fork``: make one in each
-    process.
+    It connects on the first call, or at the start of ``with``. An async client belongs to the event
+    loop of that call; a blocking one may be used from many threads. Views made with ``namespace``
+    and ``scoped`` share its connections; closing one closes all. A client does not survive
+    ``fork``: make one in each process.
     """
 
     def __init__(
@@ -40,7 +40,11 @@ class Client(Facade):
         tls: Tls | None = None,
         options: ClientOptions | None = None,
     ) -> None:
-        """Endpoints are ``host:port``, one or several; ``options`` has all that can be set."""
+        """Make a client for one or several endpoints, ``host:port``.
+
+        One endpoint is enough: the client learns the others from it. ``timeout_s`` is for a whole
+        call with its retries. ``options`` has all settings; the other arguments override it.
+        """
         super().__init__(
             AsyncClient(endpoints, timeout_s=timeout_s, token=token, tls=tls, options=options),
             LoopThread(),
@@ -48,30 +52,30 @@ class Client(Facade):
 
     @property
     def kv(self) -> "KV":
-        """Keys."""
+        """Keys: read, write, scan, transactions, documents, leases and locks."""
         return KV(self._core.kv, self._thread)
 
     @property
     def ts(self) -> "TimeSeries":
-        """Time series."""
+        """Time series: write and query points, downsampling rules."""
         return TimeSeries(self._core.ts, self._thread)
 
     @property
     def log(self) -> "Log":
-        """The log and snapshots as they are stored."""
+        """The log and snapshots as they are stored, for bulk readers."""
         return Log(self._core.log, self._thread)
 
     @property
     def admin(self) -> "Admin":
-        """What operators ask."""
+        """Operations on the cluster: status, members, leadership, snapshots, namespaces, holds."""
         return Admin(self._core.admin, self._thread)
 
     def queue(self, name: str) -> "Queue":
-        """Return a queue."""
+        """Return the queue with this name; makes no call to the server."""
         return Queue(self._core.queue(name), self._thread)
 
     def stream(self, name: str) -> "Stream":
-        """Return a stream."""
+        """Return the stream with this name; makes no call to the server."""
         return Stream(self._core.stream(name), self._thread)
 
     def queues(
@@ -79,19 +83,26 @@ class Client(Facade):
     ) -> Iterator[QueueInfo]:
         """Yield the queues whose name begins with ``prefix``.
 
-        With ``routing_key`` only those of its shard. A read with an index needs it: one is of one
-        shard.
+        With ``routing_key`` only those in its shard. A read with an index (``min_index``,
+        ``as_of_index``) needs one, because an index belongs to one shard.
         """
         return self._thread.iterate(self._core.queues(prefix, routing_key=routing_key, read=read))
 
     def streams(
         self, prefix: str = "", *, routing_key: Key = b"", read: Read | None = None
     ) -> Iterator[StreamInfo]:
-        """Yield the streams whose name begins with ``prefix``, as ``queues`` does."""
+        """Yield the streams whose name begins with ``prefix``.
+
+        With ``routing_key`` only those in its shard. A read with an index (``min_index``,
+        ``as_of_index``) needs one, because an index belongs to one shard.
+        """
         return self._thread.iterate(self._core.streams(prefix, routing_key=routing_key, read=read))
 
     def transact(self) -> "Batch":
-        """Begin an atomic batch over all models."""
+        """Begin an atomic batch over all models: all of it takes effect, or nothing.
+
+        Names must be in one shard, as those with the same ``{tag}`` are.
+        """
         return Batch(self._core.transact(), self._thread)
 
     def watch(
@@ -102,10 +113,12 @@ class Client(Facade):
         with_previous: bool = False,
         progress_s: float = 0.0,
     ) -> "Watch":
-        """Return an iterator over what happens, in all models unless some are named.
+        """Return an iterator over events: what changed, in the order of each shard's log.
 
-        From now on, from the ``cursor`` of an earlier watch, or with ``from_start`` from the oldest
-        entries that are kept. Without names it is all namespaces.
+        ``watched`` says which models and names of this namespace; without it the watch covers
+        everything in all namespaces. It begins now, after the ``cursor`` of an earlier watch, or
+        with ``from_start`` at the oldest entries that are kept. ``with_previous`` adds the value
+        that a key had before. ``progress_s`` is how often the cursor advances without events.
         """
         return Watch(
             self._core.watch(
@@ -119,28 +132,32 @@ class Client(Facade):
         )
 
     def tail(self, *streams: str, cursor: bytes | None = None) -> "Tail":
-        """Return an iterator over what is appended to any of several streams from now on."""
+        """Return an iterator over records appended to any of these streams from now on.
+
+        With ``cursor`` it continues where an earlier tail stopped.
+        """
         return Tail(self._core.tail(*streams, cursor=cursor), self._thread)
 
     def namespace(self, name: str) -> Self:
-        """Return a view of another namespace."""
+        """Return a view of this client whose calls use another namespace."""
         found: Self = self._same(self._core.namespace(name))
         return found
 
     def scoped(
         self, *, timeout_s: float | None = None, durability: Durability | None = None
     ) -> Self:
-        """Return a view whose calls have another timeout, or whose writes are answered earlier.
+        """Return a view of this client with another timeout or durability.
 
-        With ``async`` a put, an enqueue, an append or a write of points returns when a majority
-        has received it, and may be lost if a majority loses power at once. Such writes have no
-        session: one whose outcome is not known raises OutcomeUnknown. Others are as always.
+        With the durability ``async`` a put, an enqueue, an append or a write of points returns when
+        a majority has received it, and may be lost if a majority loses power at once. Such writes
+        have no session: if the outcome is not known, OutcomeUnknown is raised. Other writes are not
+        affected.
         """
         found: Self = self._same(self._core.scoped(timeout_s=timeout_s, durability=durability))
         return found
 
     def connect(self) -> None:
-        """Connect now instead of with the first call."""
+        """Connect now instead of on the first call."""
         self._thread.run(self._core.connect())
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ class Group(Facade):
     def create(
         self, *, from_offset: int | None = None, from_ns: int = 0, config: GroupConfig | None = None
     ) -> None:
-        """Create the group; it begins at an offset or a time, or with what is new."""
+        """Create the group; it begins at an offset or a time, else with new records."""
         self._thread.run(self._core.create(from_offset=from_offset, from_ns=from_ns, config=config))
 
     def configure(self, config: GroupConfig) -> None:
@@ -28,26 +28,29 @@ class Group(Facade):
         self._thread.run(self._core.delete())
 
     def info(self, *, read: Read | None = None) -> GroupInfo:
-        """Return members, places and what is pending."""
+        """Return the group's settings, members, offsets and pending records."""
         found: GroupInfo = self._thread.run(self._core.info(read=read))
         return found
 
     def seek(
         self, *, offset: int | None = None, time_ns: int | None = None, partition: int | None = None
     ) -> None:
-        """Move the group's place, back or forward, to an offset or a time."""
+        """Move the group's offset, back or forward, to an offset or a time."""
         self._thread.run(self._core.seek(offset=offset, time_ns=time_ns, partition=partition))
 
     def join(self, *, session_s: float = 30.0, limit: int = 100) -> "Consumer":
-        """Become a member; ``limit`` is how many records are fetched at a time."""
+        """Join the group and return a consumer, which fetches ``limit`` records at a time.
+
+        A member that sends no heartbeat for ``session_s`` is removed, and its partitions move.
+        """
         return Consumer(
             self._thread.run(self._core.join(session_s=session_s, limit=limit)), self._thread
         )
 
     def rejoin(self, member_id: int, *, session_s: float = 30.0, limit: int = 100) -> "Consumer":
-        """Go on as a member that joined before, perhaps in another process; NotFound if it is over.
+        """Continue as a member that joined before, also in another process; NotFound if it is gone.
 
-        ``session_s`` is as it was when the member joined.
+        ``session_s`` must be what the member joined with.
         """
         return Consumer(
             self._thread.run(self._core.rejoin(member_id, session_s=session_s, limit=limit)),
@@ -55,56 +58,56 @@ class Group(Facade):
         )
 
     def commit(self, records: Record | Iterable[Record]) -> None:
-        """Set the group's places behind these records, in a group that has no members."""
+        """Set the group's offsets to after these records, in a group without members."""
         self._thread.run(self._core.commit(records))
 
 
 class Consumer(Facade):
-    """A member of a group: an iterator over its records. Leaves the group when it is closed."""
+    """A member of a consumer group: an iterator over its records. ``close`` leaves the group."""
 
     @property
     def member_id(self) -> int:
-        """The member's number in the group."""
+        """The member's id in the group."""
         found: int = self._core.member_id
         return found
 
     @property
     def partitions(self) -> tuple[int, ...]:
-        """The partitions that are the member's own now."""
+        """The partitions that belong to the member now."""
         found: tuple[int, ...] = self._core.partitions
         return found
 
     def fetch(self, *, wait_s: float = 0.0, limit: int | None = None) -> list[Record]:
-        """Take the next records; waits ``wait_s`` for the first, and may return none.
+        """Return the next records; wait up to ``wait_s`` for the first. May return none.
 
-        Records that were given back, or whose member is gone, come first.
+        Records whose delivery failed, or whose member is gone, come first.
         """
         found: list[Record] = self._thread.run(self._core.fetch(wait_s=wait_s, limit=limit))
         return found
 
     def ack(self, records: Record | Iterable[Record]) -> int:
-        """Records are done; returns how many were pending with this member."""
+        """Acknowledge records; return how many were pending with this member."""
         found: int = self._thread.run(self._core.ack(records))
         return found
 
     def nack(
         self, records: Record | Iterable[Record], *, delay_s: float = 0.0, reason: str = ""
     ) -> int:
-        """Records failed: they come again after a delay, or go to the dead-letter stream."""
+        """Record failed deliveries: retry after a delay, or move to the dead-letter stream."""
         found: int = self._thread.run(self._core.nack(records, delay_s=delay_s, reason=reason))
         return found
 
     def claim(self, idle_s: float, *, limit: int = 100) -> list[Record]:
-        """Take over records that have been pending with somebody for ``idle_s``."""
+        """Take over records that have been pending with another member for ``idle_s``."""
         found: list[Record] = self._thread.run(self._core.claim(idle_s, limit=limit))
         return found
 
     def commit(self, records: Record | Iterable[Record]) -> None:
-        """Set the group's places behind these records, for groups that keep no pending list."""
+        """Set the group's offsets to after these records, for groups without a pending list."""
         self._thread.run(self._core.commit(records))
 
     def close(self) -> None:
-        """Leave the group; what is pending may be claimed by others."""
+        """Leave the group; other members may claim its pending records."""
         self._thread.run(self._core.close())
 
     def __iter__(self) -> Self:

@@ -13,7 +13,10 @@ from onelog.client.values import Item, Key, Path, Read, Value, Version
 
 
 class Document(Facade):
-    """A path is a member name, an element number, or a sequence of both; () is the whole."""
+    """A JSON document in a key, read and changed in parts.
+
+    A path is a member name, an element number, or a sequence of these; () is the whole document.
+    """
 
     def get(self, path: Path = (), *, read: Read | None = None) -> Any:
         """Return a part of the document; None if the key does not exist."""
@@ -45,8 +48,9 @@ class KV(Facade):
     ) -> int:
         """Write a key and return its new version.
 
-        With ``expected_version`` only over that version (else ConditionFailed); 0: only if the key
-        does not exist (else AlreadyExists).
+        The key expires after ``ttl_s``, or with its ``lease``. With ``expected_version`` it is
+        written only if that is its version (else ConditionFailed); 0: only if the key does not
+        exist (else AlreadyExists).
         """
         found: int = self._thread.run(
             self._core.put(
@@ -63,9 +67,9 @@ class KV(Facade):
     ) -> list[int]:
         """Write many keys and return their versions in the same order.
 
-        Keys of one shard go together, up to 1,000 or 256 KiB of them at a time: all of those are
-        written, with one version, or none is. Of a key that is given twice the last value counts.
-        Everything is tried; if something fails the first error is raised, with a note of how much.
+        Keys of one shard are written together, up to 1,000 keys or 256 KiB at a time: all of these
+        with one version, or none. If a key is given twice, the last value counts. All keys are
+        tried; if some fail, the first error is raised, with a note of how many failed.
         """
         found: list[int] = self._thread.run(self._core.put_many(items, ttl_s=ttl_s))
         return found
@@ -81,39 +85,42 @@ class KV(Facade):
         return found
 
     def exists(self, key: Key, *, read: Read | None = None) -> bool:
-        """Tell whether a key exists."""
+        """Return whether a key exists."""
         found: bool = self._thread.run(self._core.exists(key, read=read))
         return found
 
     def delete(self, key: Key, *, expected_version: int | None = None) -> bool:
-        """Delete a key; tell whether there was something to delete."""
+        """Delete a key; return whether it existed.
+
+        With ``expected_version`` it is deleted only if that is its version (else ConditionFailed).
+        """
         found: bool = self._thread.run(self._core.delete(key, expected_version=expected_version))
         return found
 
     def touch(self, key: Key, ttl_s: float | None, *, expected_version: int | None = None) -> int:
-        """Let a key live for ``ttl_s`` from now on (None: for ever); return its version."""
+        """Make a key expire ``ttl_s`` from now (None: never); return its version."""
         found: int = self._thread.run(
             self._core.touch(key, ttl_s, expected_version=expected_version)
         )
         return found
 
     def increment(self, key: Key, by: int = 1) -> int:
-        """Add to a number (a missing key counts as 0) and return it as it is now."""
+        """Add to a number and return the new value; a missing key counts as 0."""
         found: int = self._thread.run(self._core.increment(key, by))
         return found
 
     def lower_to(self, key: Key, limit: int) -> int:
-        """Lower a number to ``limit`` if it is above it; return it as it is now."""
+        """Lower a number to ``limit`` if it is above it; return the new value."""
         found: int = self._thread.run(self._core.lower_to(key, limit))
         return found
 
     def raise_to(self, key: Key, limit: int) -> int:
-        """Raise a number to ``limit`` if it is below it; return it as it is now."""
+        """Raise a number to ``limit`` if it is below it; return the new value."""
         found: int = self._thread.run(self._core.raise_to(key, limit))
         return found
 
     def append(self, key: Key, data: Value) -> int:
-        """Add bytes at the end of a value and return the size of the whole."""
+        """Append bytes to a value and return its new size."""
         found: int = self._thread.run(self._core.append(key, data))
         return found
 
@@ -134,9 +141,10 @@ class KV(Facade):
         routing_key: Key = b"",
         read: Read | None = None,
     ) -> Iterator[Item]:
-        """Yield keys in order, as fast as they are taken; goes on where a connection broke.
+        """Yield keys in order: those with a prefix, or from ``start`` to before ``end``.
 
-        With ``routing_key`` only in its shard, and then all at one state unless it had to resume.
+        Pages are fetched as the caller needs them; after a broken connection the scan resumes. With
+        ``routing_key`` only keys in its shard, and then all from one state unless it had to resume.
         """
         return self._thread.iterate(
             self._core.scan(
@@ -159,31 +167,32 @@ class KV(Facade):
         end: Key | None = None,
         routing_key: Key = b"",
     ) -> int:
-        """Delete all keys of a range, some thousands at a time; return how many there were."""
+        """Delete all keys of a range, some thousands at a time; return how many were deleted."""
         found: int = self._thread.run(
             self._core.delete_range(prefix, start=start, end=end, routing_key=routing_key)
         )
         return found
 
     def json(self, key: Key) -> "Document":
-        """Return the document in a key."""
+        """Return the JSON document in a key; makes no call to the server."""
         return Document(self._core.json(key), self._thread)
 
     def txn(self) -> "Txn":
-        """Begin a transaction: conditions, then one list of operations or another."""
+        """Begin a transaction: if all conditions hold one list of operations, else another."""
         return Txn(self._core.txn(), self._thread)
 
     def lease(self, ttl_s: float, *, key: Key) -> "Lease":
-        """Grant a lease for ``key`` and others of its shard: keys put with it go when it goes."""
+        """Grant a lease for keys in the shard of ``key``; they are deleted when it ends."""
         return Lease(self._thread.run(self._core.lease(ttl_s, key=key)), self._thread)
 
     def find_lease(self, lease_id: int, *, key: Key) -> "Lease":
-        """Return a lease that another process was granted for ``key``; LeaseLost if it is over.
+        """Return a lease that another process was granted for ``key``; LeaseLost if it has ended.
 
-        Until it is kept once, nothing is known of how long it is safe, so ``is_lost`` says it is.
+        ``is_lost`` is true until the first ``keep``: before that this client cannot tell how long
+        the lease lasts.
         """
         return Lease(self._thread.run(self._core.find_lease(lease_id, key=key)), self._thread)
 
     def lock(self, name: Key, *, ttl_s: float = 10.0) -> "Lock":
-        """Return a lock that all clients share."""
+        """Return a lock that all clients share; its holder renews it within ``ttl_s``."""
         return Lock(self._core.lock(name, ttl_s=ttl_s), self._thread)

@@ -10,31 +10,31 @@ from onelog.client.values import LeaseInfo
 
 
 class Lease(Facade):
-    """A lease in the shard of one key."""
+    """A lifetime shared by keys of one shard. Inside ``with`` it is renewed in the background."""
 
     @property
     def lease_id(self) -> int:
-        """The number that keys are put with."""
+        """The id to pass as ``lease`` when putting keys."""
         found: int = self._core.lease_id
         return found
 
     @property
     def is_lost(self) -> bool:
-        """Whether the lease is over, as far as this client can know."""
+        """Whether the lease has ended, or may have as far as this client can tell."""
         found: bool = self._core.is_lost
         return found
 
     def keep(self) -> None:
-        """Let the lease live for its lifetime from now on."""
+        """Renew the lease for its full lifetime from now; LeaseLost if it has ended."""
         self._thread.run(self._core.keep())
 
     def revoke(self) -> int:
-        """End the lease, and its keys with it; return how many there were."""
+        """End the lease and delete its keys; return how many there were."""
         found: int = self._thread.run(self._core.revoke())
         return found
 
     def info(self) -> LeaseInfo:
-        """Show the lease."""
+        """Return the lease's lifetime, when it expires, and its keys."""
         found: LeaseInfo = self._thread.run(self._core.info())
         return found
 
@@ -47,7 +47,10 @@ class Lease(Facade):
 
 
 class Lock(Facade):
-    """Not reentrant. One object is one holder; make another one for another task."""
+    """A lock that all clients share, with a fencing token.
+
+    It is not reentrant. One object is one holder: make another one for another task.
+    """
 
     @property
     def token(self) -> int:
@@ -57,22 +60,22 @@ class Lock(Facade):
 
     @property
     def is_held(self) -> bool:
-        """Whether this object holds the lock, as far as it can know."""
+        """Whether this object holds the lock, as far as this client can tell."""
         found: bool = self._core.is_held
         return found
 
     def acquire(self, timeout_s: float | None = None) -> int:
-        """Wait for the lock and return the fencing token; DeadlineExceeded if it takes too long."""
+        """Wait for the lock and return the fencing token; DeadlineExceeded after ``timeout_s``."""
         found: int = self._thread.run(self._core.acquire(timeout_s))
         return found
 
     def try_acquire(self) -> bool:
-        """Take the lock if it is free; tell whether it was."""
+        """Acquire the lock if it is free; return whether it was."""
         found: bool = self._thread.run(self._core.try_acquire())
         return found
 
     def release(self) -> None:
-        """Give the lock back; harmless if it is lost."""
+        """Release the lock; does nothing if it was lost."""
         self._thread.run(self._core.release())
 
     def __enter__(self) -> Self:

@@ -10,10 +10,10 @@ from onelog.v1 import log_pb2
 
 
 class Log(Facade):
-    """Descriptions of the log, its entries as they are stored, snapshots."""
+    """The log of a shard: its description, its entries as they are stored, its snapshots."""
 
     def describe(self, shard: int) -> log_pb2.DescribeLogResponse:
-        """Describe a shard's log, with a cut: all that was acknowledged before is at or below."""
+        """Describe a shard's log; ``cut_index`` covers all writes acknowledged before."""
         found: log_pb2.DescribeLogResponse = self._thread.run(self._core.describe(shard))
         return found
 
@@ -27,11 +27,11 @@ class Log(Facade):
         bytes_per_second_max: int = 0,
         endpoint: str | None = None,
     ) -> Iterator[log_pb2.LogFrame]:
-        """Yield the entries of a range as they are stored, in order and without a hole.
+        """Yield the entries of a range as they are stored, in order and without gaps.
 
-        Replicas take turns: where one fails, lags, or does not keep the range, another one
-        continues behind the last frame. It fails if none has sent anything for the timeout.
-        ``endpoint`` asks only that one.
+        If a replica fails, lags, or does not keep the range, another one continues after the last
+        frame. The call fails if none has sent anything for the timeout. With ``endpoint`` only that
+        node is asked.
         """
         return self._thread.iterate(
             self._core.frames(
@@ -48,9 +48,9 @@ class Log(Facade):
     def snapshot(
         self, shard: int, index: int = 0, *, endpoint: str | None = None
     ) -> Iterator[bytes]:
-        """Yield the file of a snapshot that a node keeps, piece by piece; 0: its newest.
+        """Yield the file of a snapshot in chunks; ``index`` 0 is the newest one.
 
-        From the shard's leader, unless ``endpoint`` says otherwise: each node has its own. One
-        that breaks off in the middle has to begin again (SNAPSHOT_INTERRUPTED).
+        It is read from the shard's leader, or from ``endpoint``: each node keeps its own snapshots.
+        A read that is interrupted has to start over (SNAPSHOT_INTERRUPTED).
         """
         return self._thread.iterate(self._core.snapshot(shard, index, endpoint=endpoint), 1)

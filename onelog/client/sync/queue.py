@@ -22,7 +22,7 @@ from onelog.client.values import (
 
 
 class Queue(Facade):
-    """One queue, by its name. It must have been created."""
+    """One queue, by its name. ``create`` it before other calls."""
 
     @property
     def name(self) -> str:
@@ -31,7 +31,7 @@ class Queue(Facade):
         return found
 
     def create(self, config: QueueConfig | None = None) -> int:
-        """Create the queue and return its id; AlreadyExists if it is there."""
+        """Create the queue and return its id; AlreadyExists if there is one."""
         found: int = self._thread.run(self._core.create(config))
         return found
 
@@ -40,20 +40,20 @@ class Queue(Facade):
         self._thread.run(self._core.configure(config))
 
     def delete(self) -> None:
-        """Delete the queue and all that is in it."""
+        """Delete the queue with all of its messages."""
         self._thread.run(self._core.delete())
 
     def info(self, *, read: Read | None = None) -> QueueInfo:
-        """Return settings and state."""
+        """Return the queue's settings and state."""
         found: QueueInfo = self._thread.run(self._core.info(read=read))
         return found
 
     def pause(self) -> None:
-        """Give out no more messages until ``resume``."""
+        """Deliver no more messages until ``resume``."""
         self._thread.run(self._core.pause())
 
     def resume(self) -> None:
-        """Give out messages again."""
+        """Deliver messages again after ``pause``."""
         self._thread.run(self._core.resume())
 
     def enqueue(
@@ -69,7 +69,7 @@ class Queue(Facade):
         tenant: Value = b"",
         headers: Mapping[str, Value] | None = None,
     ) -> Enqueued:
-        """Put a message into the queue; see ``NewMessage`` for what the arguments mean."""
+        """Put a message into the queue; see ``NewMessage`` for the arguments."""
         found: Enqueued = self._thread.run(
             self._core.enqueue(
                 body,
@@ -88,7 +88,7 @@ class Queue(Facade):
     def enqueue_many(self, messages: Iterable[NewMessage | Value]) -> list[Enqueued]:
         """Put many messages into the queue, in order, each by itself.
 
-        All of them are tried; if some fail the first error is raised, with a note of how many.
+        All are tried; if some fail, the first error is raised, with a note of how many failed.
         """
         found: list[Enqueued] = self._thread.run(self._core.enqueue_many(messages))
         return found
@@ -96,10 +96,11 @@ class Queue(Facade):
     def lease(
         self, count: int = 1, *, visibility_s: float | None = None, wait_s: float = 0.0
     ) -> list[Message]:
-        """Take up to ``count`` messages; waits ``wait_s`` for the first, and may return none.
+        """Lease up to ``count`` messages; wait up to ``wait_s`` for the first. May return none.
 
-        Cancelled, it releases what it got meanwhile before it ends, unless that takes too long:
-        then in the background.
+        The messages are invisible to others for ``visibility_s`` (None: the queue's setting); then
+        they are delivered again unless they were settled. If the call is cancelled, messages that
+        were leased for it are released, in the background if that takes long.
         """
         found: list[Message] = self._thread.run(
             self._core.lease(count, visibility_s=visibility_s, wait_s=wait_s)
@@ -107,10 +108,10 @@ class Queue(Facade):
         return found
 
     def consume(self, *, credit: int = 100, visibility_s: float | None = None) -> Iterator[Message]:
-        """Yield messages as they come, never more unsettled ones than ``credit``.
+        """Yield messages as they arrive, with at most ``credit`` unsettled ones.
 
-        What is still leased when the iteration ends is released. After a broken connection it goes
-        on, and messages that were not settled come again.
+        Messages that are still leased when the iteration ends are released. After a broken
+        connection it continues, and messages that were not settled are delivered again.
         """
         return self._thread.iterate(self._core.consume(credit=credit, visibility_s=visibility_s), 1)
 
@@ -125,7 +126,7 @@ class Queue(Facade):
     ) -> "Worker":
         """Return a worker that calls ``handler`` for each message, several at a time.
 
-        With ``limit`` it takes no more messages than that; ``run`` returns when they are settled.
+        With ``limit`` it leases no more messages than that; ``run`` returns when they are settled.
         """
         return Worker(
             self._core.worker(
@@ -139,16 +140,19 @@ class Queue(Facade):
         )
 
     def ack(self, message: Message) -> None:
-        """A message is done; LeaseLost if somebody else has it by now."""
+        """Acknowledge a message: it is done. LeaseLost if the lease has ended."""
         self._thread.run(self._core.ack(message))
 
     def ack_many(self, messages: Sequence[Message], *, strict: bool = False) -> list[Settled]:
-        """Messages are done; returns what became of each. ``strict``: all of them, or none."""
+        """Acknowledge messages; return the outcome of each. ``strict``: all of them, or none."""
         found: list[Settled] = self._thread.run(self._core.ack_many(messages, strict=strict))
         return found
 
     def nack(self, message: Message, *, delay_s: float | None = None, reason: str = "") -> Settled:
-        """A message failed: it comes again after ``delay_s`` (None: the queue's), or is dead."""
+        """Record a failed delivery: retry after ``delay_s`` (None: the queue's backoff).
+
+        After ``max_deliveries`` failures the message goes to the dead-letter queue.
+        """
         found: Settled = self._thread.run(self._core.nack(message, delay_s=delay_s, reason=reason))
         return found
 
@@ -160,53 +164,53 @@ class Queue(Facade):
         reason: str = "",
         strict: bool = False,
     ) -> list[Settled]:
-        """Messages failed."""
+        """Record failed deliveries, as ``nack`` does; return the outcome of each."""
         found: list[Settled] = self._thread.run(
             self._core.nack_many(messages, delay_s=delay_s, reason=reason, strict=strict)
         )
         return found
 
     def extend(self, message: Message, visibility_s: float | None = None) -> None:
-        """The lease is to last so long from now on."""
+        """Extend a lease to ``visibility_s`` from now (None: the queue's setting)."""
         self._thread.run(self._core.extend(message, visibility_s))
 
     def extend_many(
         self, messages: Sequence[Message], visibility_s: float | None = None
     ) -> list[Settled]:
-        """Leases are to last longer."""
+        """Extend leases, as ``extend`` does; return the outcome of each."""
         found: list[Settled] = self._thread.run(self._core.extend_many(messages, visibility_s))
         return found
 
     def release(self, message: Message) -> None:
-        """Give a message back as if it had not been taken."""
+        """Release a message: it is ready again as if it had not been leased."""
         self._thread.run(self._core.release(message))
 
     def release_many(self, messages: Sequence[Message]) -> list[Settled]:
-        """Give messages back."""
+        """Release messages, as ``release`` does; return the outcome of each."""
         found: list[Settled] = self._thread.run(self._core.release_many(messages))
         return found
 
     def cancel(self, message_ids: Sequence[int]) -> list[Settled]:
-        """Remove messages that are not leased."""
+        """Delete messages that are not leased; return the outcome of each."""
         found: list[Settled] = self._thread.run(self._core.cancel(message_ids))
         return found
 
     def prioritise(self, message_ids: Sequence[int], priority: int) -> list[Settled]:
-        """Give messages that are not leased another priority."""
+        """Change the priority of messages that are not leased; return the outcome of each."""
         found: list[Settled] = self._thread.run(self._core.prioritise(message_ids, priority))
         return found
 
     def peek(
         self, limit: int = 10, *, from_id: int = 0, from_ns: int = 0, read: Read | None = None
     ) -> list[Message]:
-        """Return messages without taking them, by id."""
+        """Return messages in the order of their ids, without leasing them."""
         found: list[Message] = self._thread.run(
             self._core.peek(limit, from_id=from_id, from_ns=from_ns, read=read)
         )
         return found
 
     def purge(self, *, below_id: int = 0, before_ns: int = 0, leased_too: bool = False) -> int:
-        """Remove many messages at once; return how many there were."""
+        """Delete many messages at once; return how many."""
         found: int = self._thread.run(
             self._core.purge(below_id=below_id, before_ns=before_ns, leased_too=leased_too)
         )
@@ -224,9 +228,9 @@ class Queue(Facade):
         limit: int = 0,
         rate_per_s: int = 0,
     ) -> int:
-        """Move dead letters back to where they came from, or to ``target``; return an id.
+        """Move dead letters back to the queues they came from, or to ``target``; return an id.
 
-        It goes on by itself; ``cancel_redrive`` stops it.
+        The server continues in the background; ``cancel_redrive`` stops it.
         """
         found: int = self._thread.run(
             self._core.redrive(
@@ -243,16 +247,16 @@ class Queue(Facade):
         return found
 
     def cancel_redrive(self, redrive_id: int) -> None:
-        """Stop a redrive where it is."""
+        """Stop a redrive; messages that it moved stay where they are."""
         self._thread.run(self._core.cancel_redrive(redrive_id))
 
     def schedule(self, cron: str, message: NewMessage | Value) -> int:
-        """Send the message whenever the cron expression (UTC) says so; return the schedule's id."""
+        """Enqueue the message whenever the cron expression (UTC) says so; return the id."""
         found: int = self._thread.run(self._core.schedule(cron, message))
         return found
 
     def unschedule(self, schedule_id: int) -> None:
-        """Stop a schedule; messages that it made stay."""
+        """Delete a schedule; messages that it enqueued stay."""
         self._thread.run(self._core.unschedule(schedule_id))
 
     def schedules(self, *, read: Read | None = None) -> list[Schedule]:

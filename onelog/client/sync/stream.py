@@ -22,7 +22,7 @@ from onelog.client.values import (
 
 
 class Stream(Facade):
-    """One stream, by its name. It must have been created."""
+    """One stream, by its name. ``create`` it before other calls."""
 
     @property
     def name(self) -> str:
@@ -31,12 +31,12 @@ class Stream(Facade):
         return found
 
     def create(self, *, partitions: int = 1, retention: Retention | None = None) -> int:
-        """Create the stream and return its id; AlreadyExists if it is there."""
+        """Create the stream and return its id; AlreadyExists if there is one."""
         found: int = self._thread.run(self._core.create(partitions=partitions, retention=retention))
         return found
 
     def configure(self, retention: Retention) -> None:
-        """Replace what is kept."""
+        """Replace the retention of the stream."""
         self._thread.run(self._core.configure(retention))
 
     def delete(self) -> None:
@@ -44,7 +44,7 @@ class Stream(Facade):
         self._thread.run(self._core.delete())
 
     def info(self, *, read: Read | None = None) -> StreamInfo:
-        """Return settings and state."""
+        """Return the stream's settings and state."""
         found: StreamInfo = self._thread.run(self._core.info(read=read))
         return found
 
@@ -58,10 +58,10 @@ class Stream(Facade):
         partition: int | None = None,
         producer: Producer | None = None,
     ) -> Appended:
-        """Append a record and return where it stands.
+        """Append a record and return its offset and partition; see ``NewRecord`` for the arguments.
 
-        A client's own retries are exact anyway; ``producer`` makes appends exact across restarts of
-        a program that counts what it sends.
+        The client's own retries are always exact. ``producer`` makes appends exact also across
+        restarts of a program that counts what it sends.
         """
         found: Appended = self._thread.run(
             self._core.append(
@@ -73,7 +73,7 @@ class Stream(Facade):
     def append_many(self, records: Iterable[NewRecord | Value]) -> list[Appended]:
         """Append many records in order, each by itself.
 
-        All of them are tried; if some fail the first error is raised, with a note of how many.
+        All are tried; if some fail, the first error is raised, with a note of how many failed.
         """
         found: list[Appended] = self._thread.run(self._core.append_many(records))
         return found
@@ -88,7 +88,7 @@ class Stream(Facade):
         partition: int | None = None,
         past_groups: bool = False,
     ) -> None:
-        """Remove records from the start, by one bound; unless asked not past any group."""
+        """Delete records from the start up to one bound, by default not past any consumer group."""
         self._thread.run(
             self._core.trim(
                 below_offset=below_offset,
@@ -110,10 +110,10 @@ class Stream(Facade):
         only: RecordFilter | None = None,
         read: Read | None = None,
     ) -> Iterator[Record]:
-        """Yield the records of a partition that are there now, page by page.
+        """Yield the records of a partition that exist now, page by page.
 
         From an offset or a time, up to and including ``to_offset``. A record with a ``gap`` stands
-        for records that are gone.
+        for records that were deleted.
         """
         return self._thread.iterate(
             self._core.read(
@@ -135,9 +135,9 @@ class Stream(Facade):
         only: RecordFilter | None = None,
         cursor: bytes | None = None,
     ) -> "Tail":
-        """Return an iterator over records from an offset or a time on, and over new ones for ever.
+        """Return an endless iterator: records from an offset or a time on, then new ones.
 
-        With neither it is new ones only. ``cursor`` is that of an earlier tail: it goes on there.
+        With neither it has only new records. With ``cursor`` it continues an earlier tail.
         """
         return Tail(
             self._core.tail(
@@ -151,5 +151,5 @@ class Stream(Facade):
         )
 
     def group(self, name: str) -> "Group":
-        """Return a consumer group of the stream."""
+        """Return the consumer group with this name; makes no call to the server."""
         return Group(self._core.group(name), self._thread)

@@ -12,13 +12,13 @@ from onelog.client.values import Record
 class Tail(Facade):
     """An iterator over records. Ends when it is closed, or at the end of ``with``.
 
-    After each record ``cursor`` says where to go on after it. A record with a ``gap`` stands for
-    records that are gone; a tail that is broken off right behind it may be told again.
+    After each record ``cursor`` is where another tail can continue. A record with a ``gap`` stands
+    for records that were deleted; a tail that resumes right after it may see the gap again.
     """
 
     @property
     def cursor(self) -> bytes:
-        """Where to go on after the last record that was taken."""
+        """Where to continue after the last record: pass it to another tail."""
         found: bytes = self._core.cursor
         return found
 
@@ -33,7 +33,7 @@ class Tail(Facade):
         return found
 
     def start(self) -> None:
-        """Wait until the tail has begun: what is appended from now on is seen."""
+        """Wait until the tail has begun: it will see every record appended from now on."""
         self._thread.run(self._core.start())
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from onelog.client.values import Key, Read
 
 
 class TimeSeries(Facade):
-    """Points of ``measurement{tag=value,…}`` with fields."""
+    """Time series: a measurement with tags is a series, which has points with fields."""
 
     def write(
         self,
@@ -31,7 +31,8 @@ class TimeSeries(Facade):
     ) -> int:
         """Write points of one series; return how many values were written.
 
-        Times in any order, int64 nanoseconds or datetime64; every field has as many values.
+        Times may be in any order, int64 nanoseconds or datetime64. Each field has one value for
+        each time.
         """
         found: int = self._thread.run(self._core.write(measurement, times_ns, fields, tags=tags))
         return found
@@ -58,10 +59,13 @@ class TimeSeries(Facade):
         limit: int = 0,
         read: Read | None = None,
     ) -> list[SeriesData]:
-        """Return points, or aggregates of windows, from ``from_ns`` to before ``to_ns``.
+        """Return points of a field, or aggregates of windows, from ``from_ns`` to before ``to_ns``.
 
-        One result for each combination of the tags in ``group_by``, or for each series with
-        ``by_series``, else one for all. Without ``window_s`` everything is one window.
+        Without ``aggregate`` the result is the points of each series. Aggregates have one result
+        for each combination of the tags in ``group_by``, with ``by_series`` one for each series,
+        else one for all. Without ``window_s`` everything is one window. ``where`` selects series by
+        their tags, ``top`` the groups with the largest results, ``limit`` the first points or
+        windows of each group; ``percentile`` (0 to 100) is for the aggregate of that name.
         """
         found: list[SeriesData] = self._thread.run(
             self._core.query(
@@ -85,7 +89,7 @@ class TimeSeries(Facade):
     def series(
         self, measurement: str, *, where: Matchers | None = None, read: Read | None = None
     ) -> Iterator[Mapping[str, str]]:
-        """Yield the tags of each series that matches."""
+        """Yield the tags of each matching series."""
         return self._thread.iterate(self._core.series(measurement, where=where, read=read))
 
     def delete(
@@ -96,14 +100,14 @@ class TimeSeries(Facade):
         first_ns: int | None = None,
         last_ns: int | None = None,
     ) -> int:
-        """Delete points of series that match, or the series with neither time; return how many."""
+        """Delete points of matching series, or whole series without a time; return how many."""
         found: int = self._thread.run(
             self._core.delete(measurement, where=where, first_ns=first_ns, last_ns=last_ns)
         )
         return found
 
     def create(self, measurement: str, config: MeasurementConfig | None = None) -> None:
-        """Create a measurement with settings of its own; a first write does it with defaults."""
+        """Create a measurement with these settings; a first write would create it with defaults."""
         self._thread.run(self._core.create(measurement, config))
 
     def configure(self, measurement: str, config: MeasurementConfig) -> None:
@@ -115,7 +119,7 @@ class TimeSeries(Facade):
         self._thread.run(self._core.drop(measurement))
 
     def info(self, measurement: str, *, read: Read | None = None) -> MeasurementInfo:
-        """Return settings and state of a measurement."""
+        """Return the settings and the state of a measurement."""
         found: MeasurementInfo = self._thread.run(self._core.info(measurement, read=read))
         return found
 
@@ -124,17 +128,17 @@ class TimeSeries(Facade):
     ) -> Iterator[MeasurementInfo]:
         """Yield the measurements whose name begins with ``prefix``.
 
-        With ``routing_key`` only those of its shard. A read with an index needs it: one is of one
-        shard.
+        With ``routing_key`` only those in its shard. A read with an index (``min_index``,
+        ``as_of_index``) needs one, because an index belongs to one shard.
         """
         return self._thread.iterate(
             self._core.measurements(prefix, routing_key=routing_key, read=read)
         )
 
     def set_rule(self, measurement: str, rule: Rule) -> None:
-        """Set a downsampling rule: a field ``f`` becomes ``f_mean``, ``f_max``, …"""
+        """Set a downsampling rule; a field ``f`` becomes ``f_mean``, ``f_max``, … in its target."""
         self._thread.run(self._core.set_rule(measurement, rule))
 
     def delete_rule(self, measurement: str, name: str) -> None:
-        """Delete a downsampling rule; what it wrote stays."""
+        """Delete a downsampling rule; the points that it wrote stay."""
         self._thread.run(self._core.delete_rule(measurement, name))

@@ -23,17 +23,17 @@ from onelog.client.values import (
 
 
 class Txn(Facade):
-    """A transaction that is being put together; ``commit`` carries it out, once."""
+    """A transaction under construction; ``commit`` carries it out, once."""
 
     @property
     def then(self) -> TxnBranch:
-        """What is done if all conditions hold."""
+        """The operations to carry out if all conditions hold."""
         found: TxnBranch = self._core.then
         return found
 
     @property
     def otherwise(self) -> TxnBranch:
-        """What is done if one of them does not."""
+        """The operations to carry out if a condition does not hold."""
         found: TxnBranch = self._core.otherwise
         return found
 
@@ -53,26 +53,31 @@ class Txn(Facade):
         return found
 
     def commit(self) -> TxnResult:
-        """Carry it out and return what was done."""
+        """Carry out the transaction and return the results."""
         found: TxnResult = self._thread.run(self._core.commit())
         return found
 
 
 class Batch(Facade):
-    """A batch that is being put together. Every method returns the batch, to be chained."""
+    """An atomic batch under construction; every method returns the batch, for chaining.
+
+    At the end of ``with`` it is committed, unless an exception was raised. All of it takes effect
+    or nothing; names must be in one shard.
+    """
 
     @property
     def written(self) -> Written:
-        """Where the batch stands in the log, once it is committed."""
+        """The batch's place in the log, once it is committed."""
         found: Written = self._core.written
         return found
 
     @property
     def results(self) -> list[Any]:
-        """What each operation returned, in order, once it is committed.
+        """The result of each operation, in order, once the batch is committed.
 
-        A number of a counter or an append, whether a delete deleted, an ``Enqueued``, an
-        ``Appended``, a count of acknowledged records or of written values; None of a put.
+        The number of an increment, the size after an append, whether a delete found the key, an
+        ``Enqueued``, an ``Appended``, the count of acknowledged records or of written values; None
+        for a put.
         """
         found: list[Any] = self._core.results
         return found
@@ -145,7 +150,7 @@ class Batch(Facade):
         return found
 
     def ack(self, queue: str, messages: Message | Iterable[Message]) -> Self:
-        """Leased messages are done: the batch is refused if one of the leases is lost."""
+        """Acknowledge leased messages; the batch is refused if one of the leases is lost."""
         found: Self = self._same(self._core.ack(queue, messages))
         return found
 
@@ -157,7 +162,7 @@ class Batch(Facade):
         delay_s: float | None = None,
         reason: str = "",
     ) -> Self:
-        """Leased messages failed."""
+        """Record failed deliveries of leased messages."""
         found: Self = self._same(self._core.nack(queue, messages, delay_s=delay_s, reason=reason))
         return found
 
@@ -169,7 +174,7 @@ class Batch(Facade):
     def ack_records(
         self, stream: str, group: str, member_id: int, records: Iterable[Record]
     ) -> Self:
-        """Records of a consumer group are done."""
+        """Acknowledge records of a consumer group."""
         found: Self = self._same(self._core.ack_records(stream, group, member_id, records))
         return found
 
@@ -186,7 +191,7 @@ class Batch(Facade):
         return found
 
     def commit(self) -> Written:
-        """Carry the batch out, once; raises ConditionFailed and whatever an operation refuses."""
+        """Carry out the batch, once; raises ConditionFailed, or the error of an operation."""
         found: Written = self._thread.run(self._core.commit())
         return found
 

@@ -14,7 +14,7 @@ class Watch(Facade):
 
     @property
     def cursor(self) -> bytes:
-        """Where to go on after the last event that was taken."""
+        """Where to continue after the last event: pass it to another watch."""
         found: bytes = self._core.cursor
         return found
 
@@ -29,7 +29,7 @@ class Watch(Facade):
         return found
 
     def start(self) -> None:
-        """Wait until the watch has begun: what happens from now on is seen."""
+        """Wait until the watch has begun: it will see every change from now on."""
         self._thread.run(self._core.start())
 
     def close(self) -> None:

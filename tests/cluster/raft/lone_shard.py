@@ -130,7 +130,7 @@ class LoneShard:
         """What the leader of ``term`` would send behind ``previous``, by default the last one."""
         journal = self.member.journal
         at = journal.last if previous is None else previous
-        return Append(term, 1, at, journal.term_of(at), tuple(groups), at)
+        return Append(term, 1, at, journal.find_term(at), tuple(groups), at)
 
     def next_group(self, value: bytes, *, term: int) -> Group:
         """A group that fits the end of the log."""

@@ -66,7 +66,7 @@ def test_what_a_leader_sends_behind_the_base_is_checked_against_its_term_and_tim
     [again] = journal.check(70, [group.data], 5)
     assert again.data == group.data
     _, journal = opened(disk.crash(CrashPolicy.LOST))
-    assert (journal.start, journal.last, journal.term_of(71)) == (70, 71, 5)
+    assert (journal.start, journal.last, journal.find_term(71)) == (70, 71, 5)
     [again] = journal.check(70, [group.data], 5)
     journal.add(again, 71, 5)
     assert journal.last == 71
@@ -78,16 +78,16 @@ def test_what_is_remembered_of_terms_and_syncs_is_forgotten_with_a_cut() -> None
     for number, term in ((2, 1), (3, 2), (4, 2)):
         follow(journal, number, term, index=number)
     log.sync()
-    assert [journal.term_of(number) for number in (1, 2, 3, 4)] == [0, 1, 2, 2]
+    assert [journal.find_term(number) for number in (1, 2, 3, 4)] == [0, 1, 2, 2]
     assert journal.durable == 4
 
     # Another leader had two entries in one group: the same index is another proposal now.
     follow(journal, 3, 3, index=3, entries=2)
     log.sync()
     assert (journal.last, journal.durable, log.last_index) == (3, 3, 4)
-    assert [journal.term_of(number) for number in (1, 2, 3)] == [0, 1, 3]
+    assert [journal.find_term(number) for number in (1, 2, 3)] == [0, 1, 3]
     follow(journal, 4, 3, index=5)
-    assert [journal.term_of(number) for number in (1, 2, 3, 4)] == [0, 1, 3, 3]
+    assert [journal.find_term(number) for number in (1, 2, 3, 4)] == [0, 1, 3, 3]
     assert journal.durable == 3
 
 

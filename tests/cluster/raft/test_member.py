@@ -273,7 +273,7 @@ def test_a_follower_whose_disk_is_full_stays_alive_and_takes_it_later() -> None:
 def test_a_leader_whose_disk_is_full_refuses_and_goes_on_later() -> None:
     lone = LoneShard()
     lone.lead()
-    lone.shard.log._space.ask_again()
+    lone.shard.log._space.invalidate()
     lone.disk.capacity = 0
     lone.propose()
     assert isinstance(lone.outcomes[0], StorageFull)
@@ -289,7 +289,7 @@ def test_nobody_leads_who_has_no_room_for_its_first_entry() -> None:
     lone.pass_time(1.0)
     lone.hear(PEER, Vote(1, pre_vote=True))
     lone.shard.tick()
-    lone.shard.log._space.ask_again()
+    lone.shard.log._space.invalidate()
     lone.disk.capacity = 0
     lone.hear(PEER, Vote(1))
     assert lone.member.state == FOLLOWER
@@ -315,7 +315,7 @@ def test_a_request_whose_place_was_taken_is_told_so_and_called_back_once() -> No
         first_index=3,
         timestamp_ns=lone.shard.log.last_timestamp_ns,
     )
-    append = Append(9, 1, 2, lone.member.journal.term_of(2), (theirs.data,), 2)
+    append = Append(9, 1, 2, lone.member.journal.find_term(2), (theirs.data,), 2)
     lone.hear(PEER, append)
     assert lone.outcomes == []
     lone.hear(PEER, replace(append, previous=3, previous_term=9, groups=(), commit=3))

@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onelog.cluster.config import ShippingConfig
-from onelog.cluster.raft.catch_up import RESTARTS_MAX, Offered, PieceFetch, Shipments, Taken, Wanted
+from onelog.cluster.raft.catch_up import (
+    RESTARTS_MAX,
+    ChunkOutcome,
+    Offered,
+    PieceFetch,
+    Shipments,
+    Wanted,
+)
 from onelog.cluster.raft.messages import Chunk, Fetch
 
 PEER = UUID(int=2)
@@ -96,7 +103,7 @@ def test_a_piece_arrives_whatever_is_lost_repeated_or_late(
             wire.remove(chunk)
             if rng.random() < repeat:
                 wire.append(chunk)
-            if piece.take(chunk, now_s) is Taken.KEPT:
+            if piece.take(chunk, now_s) is ChunkOutcome.KEPT:
                 assert chunk.offset not in written
                 written[chunk.offset] = chunk.data
     assert b"".join(written[at] for at in sorted(written)) == data
@@ -107,7 +114,7 @@ def test_no_more_is_asked_for_than_the_window_holds() -> None:
     piece = PieceFetch(WANTED, CONFIG, 0.0)
     [first] = piece.due(3, 0.0, 0)
     assert piece.due(3, 0.1, 0) == []
-    assert piece.take(serve(data, first), 0.2) is Taken.KEPT
+    assert piece.take(serve(data, first), 0.2) is ChunkOutcome.KEPT
     assert len(piece.due(3, 0.2, 1)) == 2, "one is not written yet"
     assert piece.due(3, 0.3, 1) == []
     assert len(piece.due(3, 1.3, 0)) == 3, "two again, and one more"
@@ -116,17 +123,19 @@ def test_no_more_is_asked_for_than_the_window_holds() -> None:
 def test_another_file_of_the_sender_is_noticed() -> None:
     piece = PieceFetch(WANTED, CONFIG, 0.0)
     [first] = piece.due(3, 0.0, 0)
-    assert piece.take(serve(bytes(50), first), 0.1) is Taken.KEPT
+    assert piece.take(serve(bytes(50), first), 0.1) is ChunkOutcome.KEPT
     second = piece.due(3, 0.1, 0)[0]
-    assert piece.take(serve(bytes(50), second, tag=2), 0.2) is Taken.CHANGED
-    assert piece.take(serve(bytes(60), second), 0.2) is Taken.CHANGED
+    assert piece.take(serve(bytes(50), second, tag=2), 0.2) is ChunkOutcome.CHANGED
+    assert piece.take(serve(bytes(60), second), 0.2) is ChunkOutcome.CHANGED
 
 
 def test_what_was_not_asked_for_is_dropped() -> None:
     piece = PieceFetch(WANTED, CONFIG, 0.0)
     [first] = piece.due(3, 0.0, 0)
     chunk = serve(bytes(50), first)
-    assert piece.take(serve(bytes(50), Fetch(3, False, 5, 9, 2, 20, 10)), 0.1) is Taken.DROPPED
-    assert piece.take(serve(bytes(50), Fetch(3, True, 5, 9, 2, 0, 10)), 0.1) is Taken.DROPPED
-    assert piece.take(chunk, 0.1) is Taken.KEPT
-    assert piece.take(chunk, 0.1) is Taken.DROPPED
+    assert (
+        piece.take(serve(bytes(50), Fetch(3, False, 5, 9, 2, 20, 10)), 0.1) is ChunkOutcome.DROPPED
+    )
+    assert piece.take(serve(bytes(50), Fetch(3, True, 5, 9, 2, 0, 10)), 0.1) is ChunkOutcome.DROPPED
+    assert piece.take(chunk, 0.1) is ChunkOutcome.KEPT
+    assert piece.take(chunk, 0.1) is ChunkOutcome.DROPPED

@@ -117,7 +117,7 @@ def test_values_arrive_where_they_belong() -> None:
     [("1024", 1024), ("64MiB", 64 << 20), ("64 MiB", 64 << 20), ("1gib", 1 << 30)],
 )
 def test_sizes_have_units(text: str, value: int) -> None:
-    assert SETTINGS["memory.shard_budget_bytes"].kind is Kind.SIZE
+    assert SETTINGS["log.free_bytes_min"].kind is Kind.SIZE
     assert SETTINGS["log.free_bytes_min"].read(text) == value
 
 

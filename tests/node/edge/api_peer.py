@@ -10,6 +10,7 @@ from typing import Any
 from onelog.node.config.schema import Config, LimitSettings, ListenSettings, SecuritySettings
 from onelog.node.config.settings import Address
 from onelog.node.context import Kind, Method, Service
+from onelog.node.edge.exchange import CLIENT_KEY
 from onelog.node.edge.gate import Gate
 from onelog.node.edge.port import ApiServer, Connection
 from onelog.node.metrics import Metrics
@@ -111,9 +112,12 @@ class Peer:
         self.is_going_away = False
         self.is_closed = False
 
-    def begin(self, name: str, request: bytes, timeout_s: float | None = None) -> Call:
-        """Put a whole call into the output."""
-        call = self.core.start(f"/{NAME}/{name}", (), timeout_s)
+    def begin(
+        self, name: str, request: bytes, timeout_s: float | None = None, client: str = ""
+    ) -> Call:
+        """Put a whole call into the output; ``client``: for whom a node forwards it."""
+        metadata = ((CLIENT_KEY, client),) if client else ()
+        call = self.core.start(f"/{NAME}/{name}", metadata, timeout_s)
         self.core.send(call, request, is_last=True)
         return call
 

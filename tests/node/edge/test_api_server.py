@@ -655,6 +655,76 @@ def test_headers_of_calls_count_into_what_all_connections_hold(
     run(test())
 
 
+@pytest.mark.parametrize("limited", ["all connections", "one connection"])
+def test_of_those_who_share_a_connection_only_the_one_that_holds_the_most_loses_its_calls(
+    limited: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node forwards calls of many clients on one connection; one that reads nothing fills it."""
+    go = asyncio.Event()
+
+    async def wait(_exchange: Exchange, request: bytes, _size: int) -> bytes:
+        await go.wait()
+        return LARGE if request == b"large" else request
+
+    async def test() -> None:
+        limits = LimitSettings(
+            in_flight_bytes_max=(8 if limited == "all connections" else 64) << 20
+        )
+        async with port(unary("Wait", wait), limits=limits) as at, peer(at.number) as node:
+            node.writer.write(PREFACE + NO_WINDOW)
+            node.core.take_output()
+            greedy = [node.begin("Wait", b"large", client="1.1.1.1:1") for _ in range(80)]
+            innocent = [node.begin("Wait", b"small", client="2.2.2.2:2") for _ in range(3)]
+            node.flush()
+            await until(lambda: at.gate.under_way == 83)
+            go.set()
+            await node.read_until(lambda: all(each.stream_id in node.ended for each in greedy))
+            codes = {node.ended[each.stream_id].code for each in greedy}
+            assert codes == {RESOURCE_EXHAUSTED}
+            assert "for 1.1.1.1:1 are reset" in caplog.text
+            node.writer.write(WIDE_WINDOWS)
+            for call in innocent:
+                assert await node.outcome(call) == (0, [b"small"])
+            call = node.begin("Echo", b"x", client="3.3.3.3:3")
+            node.flush()
+            assert await node.outcome(call) == (0, [b"x"])
+            assert not node.is_going_away
+            assert not at.gate.under_way
+            await until(lambda: not at.connection.kept_bytes)
+
+    run(test())
+
+
+def test_one_of_many_who_share_a_connection_gets_in_although_another_has_all_calls() -> None:
+    """An attacker whose calls a node forwards must not keep that node's other clients out."""
+
+    async def wait(_exchange: Exchange, _request: bytes, _size: int) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    async def test() -> None:
+        limits = LimitSettings(concurrent_rpcs_max=64)  # 32 on one connection
+        async with port(unary("Wait", wait), limits=limits) as at, AsyncExitStack() as stack:
+            shared = [await stack.enter_async_context(peer(at.number)) for _ in range(3)]
+            for node, count in zip(shared, (22, 21, 21), strict=True):
+                for _ in range(count):
+                    node.begin("Wait", b"", client="1.1.1.1:1")
+                node.flush()
+            await until(lambda: at.gate.under_way == 64)
+            for node in shared:
+                call = node.begin("Echo", b"x", client="2.2.2.2:2")
+                node.flush()
+                assert await node.outcome(call) == (0, [b"x"])
+            # Who has many already makes room for nobody.
+            call = shared[0].begin("Echo", b"x", client="1.1.1.1:1")
+            late = [shared[0].begin("Wait", b"", client="1.1.1.1:1") for _ in range(9)]
+            shared[0].flush()
+            await shared[0].read_until(lambda: late[-1].stream_id in shared[0].ended)
+            assert shared[0].ended[late[-1].stream_id].code == RESOURCE_EXHAUSTED
+
+    run(test())
+
+
 def test_answers_that_wait_for_a_window_are_bounded_and_dropped_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

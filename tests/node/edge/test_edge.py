@@ -239,7 +239,7 @@ def test_a_call_that_a_leader_held_for_long_still_waits_for_the_next_one(
         with monkeypatch.context() as patch:
             patch.setattr(shard, "sync_begin", lambda: None)
             await third.kv.Count(kv.CountRequest(key=key, add=1))
-            await until(lambda: member.match_of(target_id) < member.journal.last)
+            await until(lambda: member.find_match(target_id) < member.journal.last)
             request = admin.TransferLeadershipRequest(shard=0, node_id=str(target_id))
             moving = leader.admin.TransferLeadership(request)
             await until(lambda: driver.shard._transfer is not None)

@@ -105,7 +105,7 @@ def test_what_another_leader_replaced_is_discarded() -> None:
         first_index=log.proposals.indexes(last)[0],
         timestamp_ns=log.last_timestamp_ns,
     )
-    before = journal.term_of(last - 1)
+    before = journal.find_term(last - 1)
     lone.hear(OTHER, Append(term + 1, 1, last - 1, before, (theirs.data,), last))
     lone.shard.tick()
     assert [type(each) for each in lone.outcomes] == [Discarded]

@@ -212,7 +212,7 @@ def test_what_follows_a_snapshot_in_the_log_stays() -> None:
     journal = follower.shard.member.journal
     group.until(group.is_settled)
     held = journal.last - 1
-    term = journal.term_of(held)
+    term = journal.find_term(held)
     follower.shard.member._SyncObj__raftLastApplied = held - 1
     group.queue.clear()
 

@@ -43,7 +43,7 @@ class Siblings:
 
     async def _begin(self, follower: Follower) -> None:
         parts = {"a": (b"", [0]), "b": (b"", [1])}
-        call: Any = SimpleNamespace(metadata=())
+        call: Any = SimpleNamespace(client="127.0.0.1:1", metadata=())
         await follower.follow_others(TAIL_METHOD, pb.TailResponse, parts, call)
 
     @property

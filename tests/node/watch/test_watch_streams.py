@@ -63,7 +63,7 @@ def test_a_stream_that_was_deleted_is_told_again_as_it_was_told_live(tmp_path: P
         # Where they are forgotten, a state of the past remembers.
         node.context.drivers[0].shard.projections.stream.gone.streams_max = 0
         for gone in list(node.context.drivers[0].shard.projections.stream.gone._by_id):
-            node.context.drivers[0].shard.projections.stream.gone.take_back(gone)
+            node.context.drivers[0].shard.projections.stream.gone.forget(gone)
         assert await read_all(node, position(0)) == live
         assert node.context.past.built > built
 
@@ -127,7 +127,7 @@ def test_the_stream_that_had_a_name_is_never_mistaken_for_another() -> None:
     ]  # fmt: skip
     assert gone.at("other", "a", 15) is None
     assert gone.by_id(1) is None
-    gone.take_back(14)
+    gone.forget(14)
     gone.check()
     assert gone.at("n", "a", 15) == GoneStream(9, "n", "a", 9)
     assert len(gone) == 2

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onelog.cli.connect import VARIABLES, endpoints_of, settings_of
+from onelog.cli.connect import VARIABLES, find_settings, parse_endpoints
 from onelog.cli.failure import CommandFailed
 from tests.onelog.cli.commands import Cli
 from tests.system.ports import free_addresses
@@ -37,7 +37,7 @@ def test_a_setting_comes_from_the_flag_the_variable_the_file_or_the_default(
         "ONELOG_ENDPOINTS": "variable:1",
         "ONELOG_CLIENT_NAMESPACE": "variable",
     }
-    found = settings_of({"endpoints": "flag:1"}, None, environment)
+    found = find_settings({"endpoints": "flag:1"}, None, environment)
     assert [(found[name].text, found[name].origin) for name in list(VARIABLES)[:4]] == [
         ("flag:1", "the command line"),
         ("variable", "ONELOG_CLIENT_NAMESPACE"),
@@ -45,7 +45,10 @@ def test_a_setting_comes_from_the_flag_the_variable_the_file_or_the_default(
         ("sync", "default"),
     ]
     del environment["ONELOG_ENDPOINTS"]
-    assert endpoints_of(settings_of({}, None, environment)["endpoints"]) == ["file:1", "file:2"]
+    assert parse_endpoints(find_settings({}, None, environment)["endpoints"]) == [
+        "file:1",
+        "file:2",
+    ]
 
 
 def test_a_file_may_be_named_and_then_must_exist(tmp_path: Path, write: Write) -> None:
@@ -53,13 +56,13 @@ def test_a_file_may_be_named_and_then_must_exist(tmp_path: Path, write: Write) -
     other = tmp_path / "other.toml"
     other.write_text('namespace = "other"\ntls = true')
     environment = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
-    assert settings_of({}, other, environment)["namespace"].text == "other"
-    assert settings_of({}, other, environment)["tls"].is_yes
+    assert find_settings({}, other, environment)["namespace"].text == "other"
+    assert find_settings({}, other, environment)["tls"].is_yes
     named = environment | {"ONELOG_CLIENT_CONFIG": str(other)}
-    assert settings_of({}, None, named)["namespace"].text == "other"
-    assert settings_of({}, None, {"HOME": str(tmp_path)})["namespace"].text == ""
+    assert find_settings({}, None, named)["namespace"].text == "other"
+    assert find_settings({}, None, {"HOME": str(tmp_path)})["namespace"].text == ""
     with pytest.raises(FileNotFoundError):
-        settings_of({}, tmp_path / "missing", {})
+        find_settings({}, tmp_path / "missing", {})
 
 
 @pytest.mark.parametrize("text", ["endpoint = 'a:1'", "timeout = 5", "not toml", "tls = 'maybe'"])
@@ -93,13 +96,13 @@ def test_commands_use_the_file(
     [
         (["-e", "nowhere"], "endpoints 'nowhere' of the command line is not HOST:PORT"),
         (["-e", "a:99999"], "is not HOST:PORT"),
-        (["-e", ","], "names nobody"),
+        (["-e", ","], "has no endpoint"),
         (["--timeout", "5"], "is no duration"),
-        (["--timeout", "0"], "leaves no time"),
+        (["--timeout", "0"], "must be above 0"),
         (["--durability", "maybe"], "is neither sync nor async"),
         (["--tls-cert", "x"], "belong together"),
-        (["--token", "é"], "the token of the command line has what no token can have"),
-        (["--token", "a\nb"], "the token of the command line has what no token can have"),
+        (["--token", "é"], "the token of the command line has characters that it may not"),
+        (["--token", "a\nb"], "the token of the command line has characters that it may not"),
     ],
 )
 def test_a_flag_that_is_wrong_is_refused_before_anybody_is_asked(
@@ -141,6 +144,6 @@ def test_tls_without_a_server_that_has_it_fails_like_any_other(cli: Cli, tmp_pat
 
 
 def test_a_switch_is_yes_or_no() -> None:
-    settings = settings_of({"tls": "maybe"}, None, {"HOME": "/nonexistent"})
+    settings = find_settings({"tls": "maybe"}, None, {"HOME": "/nonexistent"})
     with pytest.raises(CommandFailed, match="neither yes nor no"):
         assert settings["tls"].is_yes

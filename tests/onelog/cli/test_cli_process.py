@@ -62,7 +62,7 @@ def test_an_interrupt_ends_a_watch_quietly_and_says_where_to_go_on(
     out, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130, err
     assert "p:1" in out or not out
-    assert err.startswith("note: to go on here: --from ")
+    assert err.startswith("note: to continue here: --from ")
     assert err.count("\n") == 1
 
 

@@ -73,7 +73,7 @@ def test_messages_are_looked_after(cli: Cli) -> None:
     assert cli.json("queue", "purge", "q3", "--below", ids[2])["purged"] == 1
     assert cli("queue", "purge", "q3", "--before", "now+1h", "--leased-too").out == "2 purged\n"
     ran = cli("queue", "lease", "q3", "--wait", "10ms", code=3)
-    assert ran.err == "error: QUEUE_EMPTY: q3 has nothing to give out\n"
+    assert ran.err == "error: QUEUE_EMPTY: q3 has no message that is ready\n"
     assert "USAGE" in cli("queue", "prioritise", "q3", 16, ids[1], code=2).err
     assert "USAGE" in cli("queue", "enqueue", "q3", "x", "--lines", code=2).err
 

@@ -51,7 +51,7 @@ def test_a_tail_goes_on_where_it_ended(cli: Cli) -> None:
     cli("stream", "append", "s3", "--lines", stdin=b"a\nb\nc\n")
     ran = cli("stream", "tail", "s3", "--from", 0, "--limit", 2)
     assert [row[-1] for row in ran.rows] == ["a", "b"]
-    flags = ran.err.removeprefix("note: to go on here: ").split()
+    flags = ran.err.removeprefix("note: to continue here: ").split()
     assert flags[:2] == ["--from", "0"]
     (record,) = cli.lines("stream", "tail", "s3", *flags, "--limit", 1)
     assert record["value"] == "c"

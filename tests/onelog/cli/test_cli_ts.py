@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from onelog.cli.failure import CommandFailed
-from onelog.cli.timeseries import Point, chunks, point_of_line, points_of_csv
+from onelog.cli.timeseries import Point, chunks, parse_csv, parse_point
 from tests.onelog.cli.commands import Cli
 
 HOUR = 3600 * 10**9
@@ -22,7 +22,7 @@ HOUR = 3600 * 10**9
     ],
 )  # fmt: skip
 def test_a_line_is_a_point(line: str, point: Point) -> None:
-    found = point_of_line(line, "point 1", 7)
+    found = parse_point(line, "point 1", 7)
     assert found == point
     assert [type(each) for each in found.fields.values()] == [
         type(each) for each in point.fields.values()
@@ -35,13 +35,13 @@ def test_a_line_is_a_point(line: str, point: Point) -> None:
 )  # fmt: skip
 def test_what_is_no_point_is_refused_with_its_line(line: str) -> None:
     with pytest.raises(CommandFailed, match=r"^point 3: ") as refused:
-        point_of_line(line, "point 3", 0)
+        parse_point(line, "point 3", 0)
     assert refused.value.reason == "POINTS_INVALID"
 
 
 def test_points_of_one_series_become_arrays() -> None:
     lines = ["cpu,h=a x=1 1", "cpu,h=b x=1 1", "cpu,h=a x=2 2", "mem x=1i 1", "cpu,h=a x=1,y=2 3"]
-    points = [point_of_line(line, "", 0) for line in lines]
+    points = [parse_point(line, "", 0) for line in lines]
     found = {
         (measurement, *each.tags.values(), *each.fields): list(each.times_ns)
         for measurement, _, series in chunks(points)
@@ -55,18 +55,18 @@ def test_points_of_one_series_become_arrays() -> None:
 
 def test_a_table_of_values_is_read_by_its_header() -> None:
     lines = [b"\xef\xbb\xbftime,host,load,n", b"5,a,0.5,3", b"6,,0.6,", b"7,b,,"]
-    points = list(points_of_csv(lines, "cpu", "time", ["host"], ["n"]))
+    points = list(parse_csv(lines, "cpu", "time", ["host"], ["n"]))
     assert points == [
         Point("cpu", (("host", "a"),), {"load": 0.5, "n": 3}, 5),
         Point("cpu", (), {"load": 0.6}, 6),
     ]
     for wrong in ([b"time,load", b"5"], [b"time,load", b"5,x"], [b"when,load", b"5,1"]):
         with pytest.raises(CommandFailed):
-            list(points_of_csv(wrong, "cpu", "time", [], []))
+            list(parse_csv(wrong, "cpu", "time", [], []))
     huge = b"x" * 200_000
     for broken in ([huge], [b"time,load", b"5," + huge], [b"time,load", b"5\r6,1"]):
         with pytest.raises(CommandFailed, match=rf"^line {len(broken)}: ") as refused:
-            list(points_of_csv(broken, "cpu", "time", [], []))
+            list(parse_csv(broken, "cpu", "time", [], []))
         assert refused.value.reason == "POINTS_INVALID"
 
 

@@ -88,7 +88,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
      ('"x y"', ["x y"])],
 )  # fmt: skip
 def test_a_path_leads_into_a_document(text: str, steps: list[str | int]) -> None:
-    assert values.path_of(text) == steps
+    assert values.parse_path(text) == steps
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_path_leads_into_a_document(text: str, steps: list[str | int]) -> None
 )  # fmt: skip
 def test_what_is_no_path_is_refused(text: str) -> None:
     with pytest.raises(CommandFailed):
-        values.path_of(text)
+        values.parse_path(text)
 
 
 def test_arguments_may_hold_any_byte() -> None:
@@ -112,19 +112,19 @@ def test_arguments_may_hold_any_byte() -> None:
     "text", ["1", "1:", ":1", "1:2:3", "a:1", "-1:2", f"1:{1 << 64}", f"{ENDLESS}:1", "²:1"]
 )
 def test_what_is_no_receipt_is_refused(text: str) -> None:
-    assert values.number_pairs_of(["1:2"], "a receipt") == [(1, 2)]
+    assert values.parse_number_pairs(["1:2"], "a receipt") == [(1, 2)]
     with pytest.raises(CommandFailed, match="is not a receipt"):
-        values.number_pairs_of([text], "a receipt")
+        values.parse_number_pairs([text], "a receipt")
 
 
 def test_json_that_nobody_can_read_is_refused() -> None:
     for text, what in (("[" * 200_000, "nested too deeply"), (ENDLESS, "is no JSON")):
         with pytest.raises(CommandFailed, match=what):
-            values.json_of(text.encode(), "the value")
+            values.parse_json(text.encode(), "the value")
 
 
 @pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:0", "a:65536", "a:²", f"a:{ENDLESS}"])
 def test_what_is_no_endpoint_is_refused(text: str) -> None:
-    assert values.endpoint_of("[::1]:7400") == "[::1]:7400"
+    assert values.parse_endpoint("[::1]:7400") == "[::1]:7400"
     with pytest.raises(typer.BadParameter, match="is not HOST:PORT"):
-        values.endpoint_of(text)
+        values.parse_endpoint(text)

@@ -264,7 +264,7 @@ def test_a_receipt_that_cannot_be_written_is_said_and_written_next_time(
     importing = import_process(path, endpoint, *flags, shell="ulimit -f 0;")
     out, err = importing.communicate(timeout=WAIT_S)
     assert (importing.returncode, out) == (1, "")
-    assert err.startswith("error: RECEIPT_UNWRITABLE: all rows are imported, and the receipt")
+    assert err.startswith("error: RECEIPT_UNWRITABLE: all rows are imported, but the receipt")
     (item,) = client.kv.get_many(["full"])
     assert item is not None
     assert item.value == b"1"

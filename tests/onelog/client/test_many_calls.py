@@ -83,10 +83,11 @@ def test_what_is_forwarded_is_spread_over_connections_of_its_own(
     async def test() -> None:
         async with single(tmp_path) as node:
             forwarder = Forwarder(None, 1 << 20)
-            streams = [forwarder.stream(node.endpoint, WATCH, b"") for _ in range(5)]
+            streams = [forwarder.stream(node.endpoint, WATCH, b"", "client") for _ in range(5)]
             for stream in streams:
                 await anext(aiter(stream))
-            assert len(forwarder._channels[node.endpoint].connections) == 3
+            (lane,) = forwarder._streams.values()
+            assert len(lane.connections) == 3
             assert len(peers(node)) == 3
             for stream in streams:
                 await stream.aclose()  # type: ignore[attr-defined]

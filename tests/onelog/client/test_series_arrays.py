@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.client.timeseries import data_of, fill_points
+from onelog.client.timeseries import fill_points, to_series_data
 from onelog.errors import InvalidArgument
 from onelog.v1 import timeseries_pb2
 
@@ -27,7 +27,7 @@ def test_points_survive_the_wire(when: list[int], data: st.DataObject) -> None:
     values = fill_points(points, np.array(when, "i8"), fields, {"host": "a"})
 
     sent = timeseries_pb2.SeriesPoints.FromString(points.SerializeToString())
-    found = data_of(sent)
+    found = to_series_data(sent)
     assert values == 3 * count
     assert list(sent.times_ns) == when
     assert list(sent.columns[1].integers.values) == integers

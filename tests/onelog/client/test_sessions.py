@@ -27,7 +27,7 @@ def test_what_is_confirmed_is_what_nothing_before_it_waits_for(
             session.done(sequence)
             outstanding.discard(sequence)
         message = common_pb2.Session()
-        session.put(message, after)
+        session.fill(message, after)
         assert message.first_unacknowledged == min(outstanding, default=after)
         assert session.is_idle == (not outstanding)
         if not outstanding:

@@ -8,7 +8,7 @@ from typing import Any
 from onelog import AsyncClient, Client, traced
 from onelog.client.batch import GET, Batch, Call
 from onelog.client.lanes import ReadLane
-from onelog.client.observing import note
+from onelog.client.observing import add_parents
 from onelog.client.options import ClientOptions
 from onelog.traceparent import PARENTS_MAX
 from onelog.v1 import pipeline_pb2
@@ -137,8 +137,8 @@ def test_a_message_that_is_forwarded_stays_in_its_trace(tmp_path: Path) -> None:
 def test_a_message_names_so_many_callers_and_keeps_them_when_it_is_sent_again() -> None:
     batch = Batch()
     for number in range(1, 2 * PARENTS_MAX):
-        note(batch.request, [parent_of(number)])
-        note(batch.request, [parent_of(1)])
+        add_parents(batch.request, [parent_of(number)])
+        add_parents(batch.request, [parent_of(1)])
     wanted = [parent_of(number) for number in range(1, PARENTS_MAX + 1)]
     assert list(batch.request.traceparent) == wanted
     loop = asyncio.new_event_loop()

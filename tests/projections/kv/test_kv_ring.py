@@ -14,9 +14,9 @@ from onelog.projections.kv.record import (
     OUTSIDE,
     TRIMMED,
     encode_version,
-    newest_of,
-    rolled,
-    straight,
+    find_newest,
+    to_record,
+    to_ring,
 )
 from onelog.projections.kv.store import Store
 from onelog.projections.namespaces import Limits
@@ -101,13 +101,13 @@ class Twins:
         self.compare()
 
     def send(self, drafts: list[Draft]) -> None:
-        before = {key: straight(each) for key, each in self.rings().items()}
+        before = {key: to_record(each) for key, each in self.rings().items()}
         results = self.world.group(drafts)
-        with patch.object(store, "rolled", lambda _key, record, *_: record):
+        with patch.object(store, "to_ring", lambda _key, record, *_: record):
             assert self.copying.group(drafts) == results
         after = self.rings()
         for key, record in before.items():
-            if key in after and straight(after[key]) != record:
+            if key in after and to_record(after[key]) != record:
                 self.seen["written over"] += 1
         if before and isinstance(results[0], Refused):
             self.seen["refused"] += 1
@@ -224,19 +224,19 @@ def version(number: int, value: bytes, flags: int = 0, count: int = 1) -> bytes:
 
 def test_only_a_record_of_versions_of_one_size_becomes_a_ring() -> None:
     first, second = version(2, b"new", TRIMMED, 2), version(1, b"old")
-    ring = rolled(b"k", first + second, len(first), 2)
+    ring = to_ring(b"k", first + second, len(first), 2)
 
     assert ring == bytes((0, 2, 2)) + first + second
-    assert straight(ring) == first + second
-    assert newest_of(ring) == first
+    assert to_record(ring) == first + second
+    assert find_newest(ring) == first
     reference = version(1, b"old", OUTSIDE)
-    assert rolled(b"k", first + reference, len(first), 2) == bytes((0, 0, 2)) + first + reference
-    assert rolled(b"cg:k", first + second, len(first), 2) == first + second
+    assert to_ring(b"k", first + reference, len(first), 2) == bytes((0, 0, 2)) + first + reference
+    assert to_ring(b"cg:k", first + second, len(first), 2) == first + second
     for others in (
         first + version(1, b"older"),
         first,
         first + second + second,
         version(2, b"longer", TRIMMED, 2) + version(1, b""),
     ):
-        assert rolled(b"k", others, len(first), 2) == others
-        assert straight(others) == newest_of(others) == others
+        assert to_ring(b"k", others, len(first), 2) == others
+        assert to_record(others) == find_newest(others) == others

@@ -12,7 +12,7 @@ from onelog.projections.queue.commands import (
     RedriveCancel,
     RedriveStep,
     decode_command,
-    step_of,
+    plan_step,
 )
 from onelog.projections.queue.message import Enqueue, QueueConfig, decode_cursor
 from onelog.projections.queue.reads import QueueInfo
@@ -251,7 +251,7 @@ def test_too_many_redrives_are_refused(world: QueueWorld) -> None:
 
 def test_steps_never_exceed_the_rate() -> None:
     for rate in (1, 3, 9, 10, 11, 99, 5_000, 10_000, 123_456, 2**32 - 1):
-        count, interval_ns = step_of(rate)
+        count, interval_ns = plan_step(rate)
         assert 1 <= count <= 1_000
         assert count * SECOND <= rate * interval_ns
-    assert step_of(0) == (1_000, 0)
+    assert plan_step(0) == (1_000, 0)

@@ -30,7 +30,7 @@ from onelog.projections.queue.message import Enqueue, QueueConfig, decode_leased
 from onelog.projections.queue.projection import Queue
 from onelog.projections.queue.reads import Peeked
 from onelog.projections.queue.store import QueueState, Total
-from onelog.projections.queue.table import DELAYED, LEASED, READY, Dead, Group, Row, Span, meta_of
+from onelog.projections.queue.table import DELAYED, LEASED, READY, Dead, Group, Row, Span, pack_meta
 from onelog.projections.result import Applied, Duplicate, Refused
 from onelog.projections.system.commands import SessionOpen
 from onelog.projections.undo import UndoLog
@@ -81,7 +81,7 @@ def test_a_queue_is_a_sorted_dict_of_rows(seed: int, first: int, changes: list[R
     queue, model = open_queue(), dict[int, Row]()
     table = queue.table
     for number in range(1, first):
-        queue.append(number * 2, number, meta_of(Row(number * 2, number, READY, 3)))
+        queue.append(number * 2, number, pack_meta(Row(number * 2, number, READY, 3)))
         model[number * 2] = Row(number * 2, number, READY, 3)
     for message_id in draw.sample(sorted(model), len(model) * draw.choice([0, 1, 3]) // 4):
         queue.remove([span_of(queue, message_id)])
@@ -108,7 +108,7 @@ def test_a_queue_is_a_sorted_dict_of_rows(seed: int, first: int, changes: list[R
                 due_ns=row.due_ns,
                 token=row.token,
             )
-            queue.change_rows(span_of(queue, row.id), [meta_of(row)], row.due_ns, row.token)
+            queue.change_rows(span_of(queue, row.id), [pack_meta(row)], row.due_ns, row.token)
             model[row.id] = row
     queue.totals[Total.ENQUEUED] = len(model)
     queue.check()
@@ -124,7 +124,7 @@ def test_a_queue_that_empties_lets_go_of_its_blocks() -> None:
     queue = open_queue()
     table = queue.table
     for number in range(1, 20 * BLOCK_ROWS):
-        queue.append(number, 1, meta_of(Row(number, 1, READY, 3)))
+        queue.append(number, 1, pack_meta(Row(number, 1, READY, 3)))
     for number in range(1, 20 * BLOCK_ROWS):
         if number % 100:
             queue.remove([span_of(queue, number)])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from onelog.projections.codec import read_prefix
 from onelog.projections.queue.commands import ScheduleDelete, ScheduleFire, decode_command
-from onelog.projections.queue.cron import BadCron, civil_of, parse_cron
+from onelog.projections.queue.cron import BadCron, parse_cron, to_civil_date
 from onelog.projections.queue.limits import CRON_DAYS_MAX
 from onelog.projections.queue.message import Enqueue, QueueConfig, ScheduleCreate
 from onelog.projections.queue.reads import QueueInfo
@@ -95,7 +95,7 @@ def test_the_next_minute_is_the_first_that_fits(expression: str, moment: datetim
 def test_days_have_the_dates_of_the_calendar(day: int) -> None:
     date = EPOCH.date() + timedelta(days=day)
 
-    assert civil_of(day) == (date.year, date.month, date.day)
+    assert to_civil_date(day) == (date.year, date.month, date.day)
 
 
 def test_the_29th_of_february_is_found_over_a_century_without_one() -> None:

@@ -24,7 +24,7 @@ from onelog.projections.stream.commands import (
     GroupLeave,
     GroupSeek,
     Nack,
-    Place,
+    PartitionOffset,
     ProducerRef,
     Retention,
     Trim,
@@ -219,7 +219,7 @@ def _group_command(
 
 def _held(
     rng: Random, member: int, pending: tuple[PendingRecord, ...]
-) -> tuple[int, tuple[Place, ...]]:
+) -> tuple[int, tuple[PartitionOffset, ...]]:
     """Return a member and some records that it holds, if anybody holds any."""
     if pending and rng.random() < 0.9:
         member = rng.choice([each.member for each in pending if each.member] or [member])

@@ -81,7 +81,7 @@ def test_marks_stay_few_and_recent_ones_close_together() -> None:
     for _ in range(2_000):
         world.now_ns += 61 * SECOND  # each record begins a run
         world.append("s")
-    (partition,) = world.stream._books.partitions.values()
+    (partition,) = world.stream._indexes.partitions.values()
     offsets = partition.marks[::MARK_ROW]
 
     assert MARKS_MAX // 2 <= len(offsets) <= MARKS_MAX

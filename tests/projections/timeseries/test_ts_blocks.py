@@ -13,12 +13,12 @@ from onelog.projections.result import APPLIED, Refused
 from onelog.projections.system.commands import encode_batch as encode_transaction
 from onelog.projections.timeseries.columns import (
     CorruptBlock,
-    bits_from,
     decode_block,
     decode_points,
     encode_points,
     make_block,
     resolve,
+    values_to_bits,
 )
 from onelog.projections.timeseries.commands import (
     TYPE_BLOCK,
@@ -61,7 +61,7 @@ def test_every_bit_of_a_point_comes_back(kind: FieldType, data: st.DataObject) -
 
     found_times, values = decode_points(kind, body, len(times))
     assert found_times.tolist() == sorted(times)
-    assert bits_from(values).tolist() == bits
+    assert values_to_bits(values).tolist() == bits
 
 
 @given(

@@ -56,7 +56,7 @@ class SeriesWorld:
         table: dict[int, Projection] = {OWNER_KV: self.kv, OWNER_TIMESERIES: self.series}
         system = System(table)
         self.router = ProjectionRouter(
-            table, self.notes, system=system, judge=self.kv, position=position
+            table, self.notes, system=system, checker=self.kv, position=position
         )
         self.entries: list[Entry] = []
         self.now_ns = 1_000 * SECOND

@@ -12,7 +12,7 @@ from onelog.projections.stream.reads import GroupDescription, StreamDescription
 from onelog.projections.timeseries.limits import TIME_NS_MIN
 from onelog.projections.timeseries.names import parse_series
 from onelog.projections.timeseries.store import Series
-from onelog.projections.timeseries.types import TYPE_NAMES, FieldType, value_of
+from onelog.projections.timeseries.types import TYPE_NAMES, FieldType, bits_to_value
 
 Row = dict[str, Any]
 
@@ -269,7 +269,7 @@ def buffered_points(state: Projections) -> Iterator[Row]:
         column = found.columns[field_id]
         times, bits = column.buffered()
         for place, (time_ns, raw) in enumerate(zip(times.tolist(), bits.tolist(), strict=True)):
-            value = value_of(column.field_type, raw)
+            value = bits_to_value(column.field_type, raw)
             yield {
                 **names,
                 "arrival": column.base + place,

@@ -40,8 +40,8 @@ from onelog.projections.timeseries.types import (
     Policy,
     Rule,
     Value,
-    type_of,
-    value_of,
+    bits_to_value,
+    to_field_type,
 )
 from onelog.spark.columns.block import Block, Transactions, cut_blocks
 from onelog.spark.columns.selection import Selection
@@ -106,7 +106,7 @@ def _rows(command: Command) -> Iterator[Row]:
     match command:
         case Write(series, time_ns, fields):
             for name, value in fields:
-                yield _point(series, name, type_of(value), time_ns, value)
+                yield _point(series, name, to_field_type(value), time_ns, value)
         case WriteBatch():
             yield from _points(command)
         case Rollup():
@@ -166,7 +166,7 @@ def _points(batch: WriteBatch) -> Iterator[Row]:
         bits = batch.bits[start : start + size].tolist()
         series = batch.series[batch.run_series[run]]
         for time_ns, value in zip(times, bits, strict=True):
-            yield _point(series, name, kind, time_ns, value_of(kind, value))
+            yield _point(series, name, kind, time_ns, bits_to_value(kind, value))
 
 
 def _point(series: bytes, field: str, kind: FieldType, time_ns: int, value: Value) -> Row:

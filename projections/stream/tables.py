@@ -1,11 +1,11 @@
-"""Tables of immutable values that hash themselves and can be taken back.
+"""Tables of immutable values that hash their rows and can be rolled back.
 
-All state of streams but the counters of a partition is in such tables. ``set`` is the one way to
-change one, and everything that follows from a change (hash, undo, indexes kept by subclasses) is
-done there, so a rollback is nothing but a ``set`` of what was before.
+All state of streams except the counters of a partition is in such tables. ``set`` is the only way
+to change one. It also updates everything derived from a change (hash, undo, indexes of subclasses),
+so a rollback is a ``set`` of the old value.
 
-Invariants: ``total`` is the sum of the items of the rows; ``Books.total`` is the sum over all
-tables and settled partitions that are attached, that is, belong to a stream that exists.
+Invariants: ``total`` is the sum of the items of the rows; ``StreamIndexes.total`` is the sum over
+all tables and settled partitions that are attached, that is, belong to a stream that exists.
 """
 
 from collections.abc import Callable, Iterator, MutableMapping
@@ -25,8 +25,8 @@ Key = TypeVar("Key", int, str)
 Value = TypeVar("Value")
 
 
-class Books:
-    """What the tables of all streams share: the undo log, the hash, and indexes across streams."""
+class StreamIndexes:
+    """Shared by the tables of all streams: the undo log, the hash, and indexes across streams."""
 
     __slots__ = (
         "dead_groups",
@@ -46,11 +46,11 @@ class Books:
         self.partitions: dict[int, Partition] = {}  # by their ids in the log
         self.member_deadlines: Deadlines[int] = Deadlines()
         self.member_groups: dict[int, Group] = {}
-        self.retention: Deadlines[int] = Deadlines()  # never after the time when a trim is due
+        self.retention: Deadlines[int] = Deadlines()  # at or before the time when a trim is due
         self.dead_groups: dict[int, Group] = {}  # groups with records that wait to be moved
 
     def settle(self) -> int:
-        """Return the hash of everything, unreduced, after hashing what moved."""
+        """Hash the dirty partitions; return the unreduced hash of all streams."""
         for partition in self.dirty:
             partition.dirty = False
             if partition.attached:
@@ -64,12 +64,12 @@ class Books:
 class Rows(Generic[Key, Value]):
     """A table from keys to immutable values; ``item`` hashes one row."""
 
-    __slots__ = ("_books", "_item", "rows", "total")
+    __slots__ = ("_indexes", "_item", "rows", "total")
 
     def __init__(
-        self, books: Books, item: Callable[[Key, Value], int], *, ordered: bool = False
+        self, indexes: StreamIndexes, item: Callable[[Key, Value], int], *, ordered: bool = False
     ) -> None:
-        self._books = books
+        self._indexes = indexes
         self._item: Callable[[Key, Value], int] = item
         self.rows: MutableMapping[Key, Value] = SortedDict() if ordered else {}
         self.total = 0
@@ -97,21 +97,21 @@ class Rows(Generic[Key, Value]):
         elif before is not None:
             del self.rows[key]
         self.total += change
-        self._books.total += change
+        self._indexes.total += change
         self.follow(key, before, value)
-        if self._books.undo.active:
-            self._books.undo.note(partial(self.set, key, before))
+        if self._indexes.undo.active:
+            self._indexes.undo.note(partial(self.set, key, before))
 
     def follow(self, key: Key, before: Value | None, value: Value | None) -> None:
-        """Keep in step what a subclass derives from the rows."""
+        """Update what a subclass derives from the rows."""
 
     def attach(self) -> None:
-        """Count in the hash of everything again."""
-        self._books.total += self.total
+        """Count in the hash of all streams again."""
+        self._indexes.total += self.total
 
     def detach(self) -> None:
-        """Stop counting: the stream is gone."""
-        self._books.total -= self.total
+        """Stop counting in the hash: the stream is deleted."""
+        self._indexes.total -= self.total
 
     def check(self) -> None:
         """Assert the invariants of this file."""
