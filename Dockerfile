@@ -1,6 +1,6 @@
 # A node of onelog: the server in a virtual environment, run by a user that owns only its data.
 #
-# Any image with Python 3.11 or newer and its venv module will do as the base.
+# The base is any image with Python 3.11 or newer and its venv module.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
@@ -18,7 +18,7 @@ COPY spark spark
 COPY ual ual
 # The builder decides where packages come from: the secrets "pip" and "ca", if given, are pip's
 # configuration and the trusted certificate authorities. Neither ends up in the image.
-# Bytecode is compiled here, since the root file system may be read-only where it runs.
+# Bytecode is compiled here, because the root file system may be read-only at run time.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
     /opt/pip/bin/pip --python /opt/onelog/bin/python install --compile '.[server]'

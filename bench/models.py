@@ -1,4 +1,4 @@
-"""Queues, streams and time series beside bare structures; one JSON line per case.
+"""Queues, streams and time series compared with bare structures; one JSON line per case.
 
     python bench/models.py
 

@@ -1,11 +1,10 @@
-"""Queues through the router: what a message costs beside a bare heap, and in memory.
+"""Queues through the router: the cost of a message, compared with a bare heap, and its memory.
 
-One JSON line per case. A ratio compares two loops over the same messages, one right after the
-other in the same process and at the same depth, summed over all rounds, in processor time of the
-thread: a slow or busy machine slows both. The heap gets numbers that are made already; the router
-gets entries as the log decodes them, in groups, and decodes, hashes, accounts, fences and keeps
-deadlines while it is at it. Each message is enqueued, leased and acknowledged: three entries,
-against one push and one pop.
+One JSON line per case. A ratio compares two loops over the same messages, one right after the other
+in the same process and at the same depth, summed over all rounds, in processor time of the thread:
+a slow or busy machine slows both. The heap gets prepared numbers; the router gets entries as the
+log decodes them, in groups, and decodes, hashes, accounts, fences and keeps deadlines. Each message
+is enqueued, leased and acknowledged: three entries, against one push and one pop.
 
 Memory is the growth of a fresh process divided by the messages.
 
@@ -127,7 +126,7 @@ def lease_all(state: Projections, entries: list[Entry], values: list[bytes | Non
 
 
 def run_cycle(case: str, depth: int, priorities: list[int], draw: random.Random) -> None:
-    """Enqueue, lease and ack chunks at a steady depth, beside a heap of the same depth."""
+    """Enqueue, lease and ack chunks at a steady depth; compare with a heap of the same depth."""
     state = fresh()
     apply = state.router.apply
     for start in range(0, depth, CHUNK):
@@ -276,7 +275,7 @@ def run_snapshot(messages: int) -> None:
     size = sum(len(chunk) for section in sections.values() for chunk in section)
     report("dump", message_us=dump_s / messages * 1e6, size_mb=size / 1e6)
     report("load", message_us=load_s / messages * 1e6)
-    stats_s = timed(lambda: state.queue.queue_stats(NAMESPACE, QUEUE))
+    stats_s = timed(lambda: state.queue.describe_queue(NAMESPACE, QUEUE))
     report("stats", messages=messages, total_ms=stats_s * 1e3)
 
 

@@ -1,8 +1,8 @@
-"""Streams beside the bare log: what appending and reading records costs on top of it.
+"""Streams compared with the bare log: the extra cost of appending and reading records.
 
 One JSON line per case. A ratio compares loops over the same entries, in turns, in one process, and
 takes the best round of each: a slow or busy machine slows both. ``bare log`` appends and reads the
-same entries without anybody who knows what they are; the stream side applies each of them through
+same entries without decoding them; the stream side applies each of them through
 the router (state hash, accounts and notes included) and reads through the log's stream tables into
 decoded records. Memory is the growth of a fresh process.
 
@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from uuid import UUID
 
 from onelog.projections.projection import Notes
 from onelog.projections.result import Applied
@@ -37,14 +36,13 @@ from onelog.projections.stream.commands import (
     ProducerRef,
     encode_command,
 )
-from onelog.projections.stream.limits import READ_RECORDS_MAX
-from onelog.projections.stream.reads import Page
-from onelog.ual.directory import DataDirectory, Topology
 from onelog.ual.entry import Draft, Entry
 from onelog.ual.files import DiskFiles
 from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
 from onelog.ual.recovery import open_hard_state, open_log
+from tests.projections.stream.stream_pages import read_page
+from tests.ual.shards import close_active, make_shard, seal_closed
 
 RECORDS = 200_000
 GROUP_ENTRIES = 256
@@ -73,17 +71,7 @@ def best_seconds(rounds: int, *steps: Callable[[], object]) -> list[float]:
 
 def make_log(directory: Path, name: str) -> Log:
     files = DiskFiles()
-    data = DataDirectory.open_or_create(
-        files,
-        directory / name,
-        topology=Topology(1, 1),
-        node_name="bench",
-        cluster_id=UUID(int=1),
-        node_id=UUID(int=2),
-        created_at="2026-01-01T00:00:00Z",
-    )
-    data.close()
-    paths = data.shard_path(0)
+    paths = make_shard(files, directory / name)
     config = LogConfig(segment_bytes_max=16 << 20)
     return open_log(files, paths, open_hard_state(files, paths), shard=0, config=config)[0]
 
@@ -149,8 +137,7 @@ def bench_read(log: Log, state: Projections, case: str) -> None:
     def read_records() -> None:
         offset, found = 0, 0
         while offset <= log.last_index:
-            page = state.stream.read(log, NAMESPACE, "s", 0, offset, limit=READ_RECORDS_MAX)
-            assert isinstance(page, Page)
+            page = read_page(state.stream, log, "s", 0, offset)
             found += len(page.items)
             offset = page.next_offset
         assert found == count - 1
@@ -283,8 +270,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         log, state = bench_append(Path(name), arguments.records)
         bench_read(log, state, "sequential read, open files")
-        log.close_active()
-        log.seal()
+        close_active(log)
+        seal_closed(log)
         bench_read(log, state, "sequential read, sealed files")
     bench_operations()
     run_memory(1_000_000)

@@ -1,10 +1,10 @@
-"""Time series: what points cost to write, to keep, to compress and to query.
+"""Time series: the cost of writing, keeping, compressing and querying points.
 
-One JSON line per case. Writes go through ``router.apply`` as the log hands entries over (plain, and
-with their payload compressed, as it is in a log); beside each stands a bare loop in the same run
-that appends as many bytes to as many bytearrays, without names, hash or state. ``goal`` says what a
-figure should reach. All times are CPU time of this process, so that somebody else's work on the
-machine counts less; queries show the best of several rounds and the median.
+One JSON line per case. Writes go through ``router.apply`` as the log passes entries on (plain, and
+with their payload compressed, as in a log). Each is compared with a bare loop in the same run that
+appends as many bytes to as many bytearrays, without names, hash or state. ``goal`` is the target of
+a figure. All times are CPU time of this process, so other work on the machine matters less; queries
+show the best of several rounds and the median.
 
     .venv/bin/python bench/models_ts.py [--series N] [--points N] [--seed N]
 """
@@ -33,9 +33,10 @@ from onelog.projections.timeseries.limits import BUFFER_POINTS
 from onelog.projections.timeseries.names import Matcher, Operator, series_name
 from onelog.projections.timeseries.point_batch import Run, encode_batch
 from onelog.projections.timeseries.projection import TimeSeries
-from onelog.projections.timeseries.query import Query, QueryEngine
+from onelog.projections.timeseries.query import Query
 from onelog.projections.timeseries.types import FieldType
 from onelog.ual.entry import FLAG_ZSTD, OWNER_KV, OWNER_TIMESERIES, Draft, Entry, compress
+from tests.projections.timeseries.ts_queries import Queries
 
 SERIES = 100
 POINTS = 10_000  # per series
@@ -71,7 +72,7 @@ class Shard:
             table, NoNotes(), system=System(table), checker=kv, position=position
         )
         self.log: dict[int, bytes] = {}
-        self.engine = QueryEngine(self.series, self.log.__getitem__)
+        self.queries = Queries(self.series, self.log.__getitem__)
 
     def entry(self, draft: Draft, *, packed: bool = False) -> Entry:
         payload, flags = draft.payload, 0
@@ -227,7 +228,7 @@ def timed(work: Callable[[], object], rounds: int = ROUNDS) -> tuple[float, floa
 
 def run_queries(shard: Shard) -> None:
     def ask(query: Query) -> Callable[[], object]:
-        return lambda: shard.engine.query(NAMESPACE, query)
+        return lambda: shard.queries.query(NAMESPACE, query)
 
     mean = Function.MEAN
     one = (Matcher("host", Operator.EQUAL, "h00007"),)
@@ -255,8 +256,8 @@ def run_queries(shard: Shard) -> None:
 
     def cold(query: Query) -> Callable[[], object]:
         def run() -> None:
-            shard.engine.cache.clear()
-            shard.engine.query(NAMESPACE, query)
+            shard.queries.cache.clear()
+            shard.queries.query(NAMESPACE, query)
 
         return run
 

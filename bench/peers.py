@@ -1,17 +1,17 @@
-"""onelog beside etcd, NATS JetStream, RabbitMQ and a bare gRPC server, in turns within one run.
+"""onelog compared with etcd, NATS JetStream, RabbitMQ and a bare gRPC server, in turns.
 
 ``make peers``, or ``python bench/peers.py [--turns N] [--seconds S] [--only PREFIX] [--quick]``.
 Three nodes of each on loopback, everything synced before it counts, and one process of load each,
-with the Python client of the system: ours by its ordinary calls, theirs by whatever was found to
-be fastest. The bare server keeps nothing, and has one node of ours beside it. For each row ours
-and theirs are measured one right after the other, some turns long, each turn the other one first:
-the machine may have neighbours, and only ratios of what was measured in the same moment mean
-something.
+with the Python client of the system: onelog by its ordinary calls, the others by the calls that
+were found to be fastest. The bare server keeps nothing, and is compared with one node of onelog.
+For each row both systems are measured right after each other, in several turns, with the order
+reversed each turn: the machine may be busy, so only ratios of measurements close in time are
+meaningful.
 
 One line of JSON for each measurement, and one for each row with the ratios of its turns, their
-median and the goal. ``resting_cores`` is what the system that is not measured used meanwhile, its
-load included: where it is more than a little, the other one was disturbed. A peer that is not
-installed is skipped, with a line that says what to install.
+median and the goal. ``resting_cores`` is the CPU that the other system and its load used meanwhile;
+if it is not small, the measurement was disturbed. A peer that is not installed is skipped, with a
+line that says what to install.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from bench.peers_servers import RABBITMQ_SERVER, VENV, echo, etcd, nats, rabbitm
 TURNS, SECONDS, WARM_UP_S = 5, 2.0, 0.3
 QUICK_TURNS, QUICK_S = 1, 0.1
 SHARDS = 1
-# Besides the time that is measured: to fill a queue before it is emptied takes longest.
+# In addition to the measured time; filling a queue before it is emptied takes longest.
 ANSWER_S = 180.0
 
 
@@ -46,7 +46,7 @@ class Peer:
 
     serving: Callable[[Path, Path], AbstractContextManager[Cluster]]
     module: str
-    # Of ours beside it.
+    # Nodes of onelog to compare with.
     nodes: int = 3
     # Whether its client is in our own environment.
     is_ours: bool = False
@@ -115,7 +115,7 @@ def say(line: dict[str, Any]) -> None:
 
 
 def run_row(row: Row, ours: Side, theirs: Side, turns: int, seconds: float) -> None:
-    """Measure both sides in turns, and say what came out."""
+    """Measure both sides in turns, and report the results."""
     case = next(case for case in CASES if case.name == row.ours)
     sides = {
         ours.name: (ours, theirs, row.ours, row.callers),

@@ -1,6 +1,6 @@
 """Load on the echo: a bare gRPC server that returns the bytes of the same batches.
 
-It shows what gRPC for Python can do by itself, client and server: nothing is decoded, kept or
+It shows the limit of gRPC for Python, client and server: nothing is decoded, kept or
 synced. Each caller has a stream with one message in flight.
 """
 

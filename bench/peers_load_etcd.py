@@ -6,9 +6,9 @@ two connections to the leader 3,500, with four 2,200, with one to each node 2,40
 34,400 against 32,500, 32,800 and 30,600; one caller 1.95 ms against 1.9 to 2.3. Puts of 64 and of
 256 callers are about the same with all of them.
 
-Requests are made of etcd's own messages and go by the stubs that aetcd has: its calls make several
-objects for each put, and a fifth fewer transactions (33,100 and 40,200 in five turns), a tenth
-fewer puts.
+Requests are built from etcd's own messages and sent by the stubs of aetcd: the calls of aetcd
+create several objects for each put, and reach a fifth fewer transactions (33,100 and 40,200 in five
+turns) and a tenth fewer puts.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ FILL_CALLERS = 16
 
 
 class Etcd:
-    """What rows do, by a client of whoever leads when they begin."""
+    """The operations of the rows, by a client of the leader at the start."""
 
     def __init__(self, endpoints: list[str], stack: AsyncExitStack) -> None:
         self._endpoints = endpoints
@@ -64,7 +64,7 @@ class Etcd:
 
     @asynccontextmanager
     async def transaction(self, _ask: Ask) -> AsyncIterator[Step]:
-        """As many puts as etcd takes in one transaction if it is not told otherwise."""
+        """As many puts as etcd takes in one transaction by default."""
         transact, key = (await self.client()).kvstub.Txn, self.key
 
         async def step(_caller: int) -> int:
@@ -80,7 +80,7 @@ class Etcd:
 
     @asynccontextmanager
     async def get(self, ask: Ask) -> AsyncIterator[Step]:
-        """Linearizable, as gets of etcd are if they are not told otherwise."""
+        """Linearizable, the default of etcd."""
         if not self._is_filled:
             async with self.transaction(ask) as fill:
                 for _ in range(0, KEYS, BATCH * FILL_CALLERS):

@@ -8,10 +8,10 @@ are keys, as the very message that ``KeyValue.put`` sends by ``publish``: 6,300 
 from 64 callers in seven turns, 9,600 instead of 7,600 from 256.
 
 Pullers: two or four on one connection took 15,200 to 18,500 messages a second in two runs, one
-14,300, eight 13,000; connections of their own changed nothing. An ack is a message that nobody
-answers, so less is known after it than after ours. To wait for each (``ack_sync``) halves the rate.
-The stream keeps what was acked, which is how streams are made if nobody says otherwise; a work
-queue, which is more like ours, was a third slower.
+14,300, eight 13,000; separate connections changed nothing. An ack is a message without an
+answer, so it confirms less than an ack of onelog. Waiting for each (``ack_sync``) halves the rate.
+The stream keeps acked messages, which is the default; a work queue, which is closer to a queue of
+onelog, was a third slower.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ POLL_S = 0.05
 FETCH_S = 5.0
 # More than all pullers can have: it is not what should end.
 UNACKED_MAX = 100_000
-# Of messages that are there before: more than anybody takes.
+# Messages that are enqueued before: more than the callers take.
 STOCK_PER_S = 200_000
 BUCKET, EVENTS, JOBS, PULLERS = "bucket", "events", "jobs", "pullers"
 
 
 class Nats:
-    """What rows do, by a connection to whoever leads when they begin."""
+    """The operations of the rows, by a connection to the leader at the start."""
 
     def __init__(self, endpoints: dict[str, str], stack: AsyncExitStack) -> None:
         self._endpoints = endpoints
@@ -72,7 +72,7 @@ class Nats:
         await any_node.add_consumer(JOBS, pullers)
 
     async def leader(self, stream: str, consumer: str | None = None) -> JetStreamContext:
-        """Return the connection to who leads it, once somebody does."""
+        """Return the connection to its leader, once there is one."""
         any_node = await self.any()
         async with asyncio.timeout(LEADER_S):
             while True:

@@ -13,9 +13,9 @@ from bench.api_cases import CASES, VALUE, Bench, Case
 from bench.peers_load import KEYS, SETTLE_S, Ask, Row, Step, serve
 from onelog import AsyncClient
 
-# What a case leaves behind, and the next turn of it should not find.
+# What a case leaves, and the next turn must not find.
 QUEUES = {"lease 256 and ack": "leased", "consume and ack": "consumed"}
-# Of messages that are there before: more than anybody takes.
+# Messages that are enqueued before: more than the callers take.
 STOCK_PER_S = 200_000
 
 

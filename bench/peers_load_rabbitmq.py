@@ -7,8 +7,8 @@ and aio-pika, which is built on it, 1,900 (2,500). A message is 33 µs of this p
 
 Callers share one connection to the node that leads the queue, with some channels: in five turns
 11,500 a second with four channels, 10,200 with one, 8,300 over four connections, 7,600 over one to
-each node, 8,900 over a follower. An ack is a frame that nobody answers, so less is known after it
-than after ours.
+each node, 8,900 over a follower. An ack is a frame without an answer, so it confirms less than an
+ack of onelog.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ CHANNELS = 4
 # Of a consumer: 22,000 messages a second in six turns, 19,500 with 1,024 and 20,500 with 2,048; no
 # more with several consumers.
 PREFETCH = 4096
-# Of messages that are there before: more than anybody takes.
+# Messages that are enqueued before: more than the callers take.
 STOCK_PER_S = 150_000
 PUBLISHED, CONSUMED = "published", "consumed"
 # The queue is led by the node that it is declared at.
@@ -38,7 +38,7 @@ KEPT = pika.BasicProperties(delivery_mode=pika.DeliveryMode.Persistent.value)
 
 
 async def called_back(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call something that takes a callback, and return what it is called with."""
+    """Call a function that takes a callback, and return the callback's argument."""
     answer = asyncio.get_running_loop().create_future()
     call(*arguments, callback=answer.set_result, **named)
     return await answer
@@ -98,14 +98,14 @@ class Publisher:
             self._waiting.pop(tag).set_result(None)
             return
         for each in range(self._confirmed + 1, tag + 1):
-            # Some may have been confirmed by themselves.
+            # Some may have been confirmed alone.
             if (waiting := self._waiting.pop(each, None)) is not None:
                 waiting.set_result(None)
         self._confirmed = tag
 
 
 class Consumer:
-    """Acks each message as it comes; callers wait until there were some more."""
+    """Ack each message as it arrives; callers wait for some more."""
 
     def __init__(self) -> None:
         self._settled = 0
@@ -158,7 +158,7 @@ class RabbitMQ:
 
     @asynccontextmanager
     async def consume(self, ask: Ask) -> AsyncIterator[Step]:
-        """Messages are pushed to one consumer, who acks each by itself; one caller counts."""
+        """Messages are pushed to one consumer, which acks each alone; one caller counts."""
         found = await called_back(self._control.queue_declare, CONSUMED, passive=True)
         async with self.publish(ask, CONSUMED) as publish:
             await fill(publish, CREDIT, ask.stock(STOCK_PER_S) - found.method.message_count)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-# RabbitMQ takes a quarter of a minute where nothing else runs.
+# RabbitMQ takes 15 s on an idle machine.
 START_S = 120.0
 POLL_S = 0.05
 HTTP_S = 2.0
@@ -121,7 +121,7 @@ class Load(Running):
     """A process that puts load on a system: a line of JSON to it, and a line back."""
 
     def until_connected(self) -> None:
-        """Wait for the line that it says by itself."""
+        """Wait for the line that it prints at the start."""
         self._answer(START_S, "is connected")
 
     def ask(self, within_s: float, **command: Any) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def loading(
 
 
 def listens(address: str) -> bool:
-    """Say whether somebody accepts connections."""
+    """Return whether a server accepts connections."""
     host, port = address.rsplit(":", 1)
     try:
         with socket.create_connection((host, int(port)), timeout=HTTP_S):

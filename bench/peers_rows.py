@@ -20,7 +20,7 @@ class Row:
     ours: str
     goal: float
     callers: int
-    # Where another number makes them faster.
+    # If another number is faster.
     callers_theirs: int | None = None
     # What is compared: operations per second, or the milliseconds of a call.
     of: str = "per_s"

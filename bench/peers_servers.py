@@ -71,7 +71,7 @@ cluster {{ name: peers, listen: "{peer}", routes: [{routes}] }}
 
 @contextmanager
 def nats(venv: Path, directory: Path) -> Iterator[Cluster]:
-    """Run NATS with JetStream, which syncs every two minutes if it is not told otherwise."""
+    """Run NATS with JetStream, which by default syncs every two minutes."""
     clients, peers, https = (free_addresses(NODES) for _ in range(3))
     routes = ", ".join(f'"nats-route://{at}"' for at in peers)
     with ExitStack() as stack:

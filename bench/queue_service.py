@@ -1,8 +1,8 @@
 """The server's CPU time for one message through ``Pipeline.Execute``, in lines of JSON.
 
 One node in a process of its own, everything synced; messages of 1,000 operations without the
-client's own work: requests are made before the clock starts. What is counted is the CPU of the
-server process, the log and the projection included.
+client's own work: requests are built before the clock starts. The figure is the CPU of the
+server process, including log and projection.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Replicated writes, synced, on loopback, beside pysyncobj as it ships; one JSON line per case.
+"""Replicated writes, synced, on loopback, compared with plain pysyncobj; one JSON line per case.
 
 Three processes, fdatasync on, entries of 128 B (a KV put). Proposers are tasks in the leader's
 process, as they are for pysyncobj: this measures replication, not the edge of a server. pysyncobj
@@ -56,16 +56,16 @@ def quantiles(latencies_s: list[float]) -> dict[str, float]:
 
 
 async def node_main(settings: dict[str, Any]) -> None:
+    from onelog.node.membership.peer_port import PeerPort
     from onelog.node.replicas import Replicas, ReplicasConfig
     from onelog.ual.directory import Topology
+    from onelog.ual.files import DiskFiles
+    from tests.ual.shards import make_directory
 
     config = ReplicasConfig(
-        data_dir=Path(settings["data_dir"]),
         cluster_id=UUID(int=1),
         node_id=UUID(int=settings["node"]),
         node_name="bench",
-        created_at="2026-01-01T00:00:00Z",
-        listen=settings["addresses"][settings["node"] - 1],
         peers={
             UUID(int=number): address
             for number, address in enumerate(settings["addresses"], start=1)
@@ -73,7 +73,9 @@ async def node_main(settings: dict[str, Any]) -> None:
         },
         topology=Topology(1, 1),
     )
-    replicas = Replicas(config)
+    directory = make_directory(DiskFiles(), Path(settings["data_dir"]), config.topology)
+    port = PeerPort(settings["addresses"][settings["node"] - 1])
+    replicas = await Replicas.open(config, directory, port, lambda *_: None)
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
@@ -211,7 +213,7 @@ def pysyncobj_main(settings: dict[str, Any]) -> None:
 
 
 def pysyncobj_saturate(store: Any, in_flight: int, seconds: float) -> dict[str, Any]:
-    """Keep so many commands in flight; each answer sends the next, on pysyncobj's own thread."""
+    """Keep this many commands in flight; each answer sends the next, on pysyncobj's own thread."""
     value = os.urandom(ENTRY_SIZE)
     keys = [b"key-%06d" % number for number in range(KEYS)]
     latencies_s: list[float] = []

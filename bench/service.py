@@ -1,6 +1,6 @@
 """The CPU time of one put in the service layer, without the log, in lines of JSON.
 
-Pipelined, or in a batch: decode the message, make the entries, take the results, make the answer
+Pipelined, or in a batch: decode the message, make the entries, read the results, build the answer
 and its bytes.
 """
 
@@ -8,11 +8,11 @@ import asyncio
 import itertools
 import json
 import time
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 from typing import Any, cast
 
 from onelog.node.edge.operation import run_write
-from onelog.node.edge.shards import Written
+from onelog.node.edge.shards import Edge, Written
 from onelog.node.services.executor import Message
 from onelog.node.services.transact import TRANSACT
 from onelog.projections.result import APPLIED, Applied
@@ -31,8 +31,10 @@ def main() -> None:
 
 
 def measure(name: str, *, is_in_session: bool) -> None:
-    topology = SimpleNamespace(partitions=256, shards=1 if is_in_session else SHARDS)
-    edge = cast(Any, SimpleNamespace(context=SimpleNamespace(topology=topology)))
+    edge: Any = SimpleNamespace(check_size=lambda *_: 0, request_bytes_max=1 << 30)
+    edge._topology = SimpleNamespace(partitions=256, shards=1 if is_in_session else SHARDS)
+    edge.find_shards = MethodType(Edge.find_shards, edge)
+    budget = cast(Any, SimpleNamespace(size_max=1 << 30))
     request = pipeline_pb2.ExecuteRequest(
         operations=[
             pipeline_pb2.Operation(
@@ -50,11 +52,13 @@ def measure(name: str, *, is_in_session: bool) -> None:
         times = [time.perf_counter_ns()]
         parsed = pipeline_pb2.ExecuteRequest.FromString(data)
         times.append(time.perf_counter_ns())
-        message = Message(edge, parsed)
+        message = Message(edge, parsed, budget, 0)
         message.sort()
+        for (step,) in message.shards.values():
+            message.make_drafts(step, None, is_certain=True)
         times.append(time.perf_counter_ns())
-        for shard, (run,) in message.shards.items():
-            message.fill(shard, run, cast(Any, None), [APPLIED] * len(run.drafts), 1_000_000)
+        for shard, (step,) in message.shards.items():
+            message.fill(shard, step, cast(Any, None), [APPLIED] * len(step.drafts), 1_000_000)
         times.append(time.perf_counter_ns())
         message.answer.SerializeToString()
         times.append(time.perf_counter_ns())
@@ -75,7 +79,7 @@ def measure(name: str, *, is_in_session: bool) -> None:
 
 async def measure_batch() -> None:
     """Measure a batch of puts in the service layer, before and after the log."""
-    results = [Applied(1, None, (APPLIED,))]  # one entry for all puts
+    results = [Applied(1, None, (APPLIED,)), APPLIED]  # one entry for all puts
 
     async def write(shard: int, *_: Any) -> Written:
         return Written(shard, 1_000_000, results)
@@ -83,12 +87,12 @@ async def measure_batch() -> None:
     async def bind(_shard: int, _call: Any, make: Any) -> Any:
         return make(projections, True)
 
-    projections = cast(Any, object())  # nobody looks at it
+    projections = cast(Any, object())  # unused
     replica = SimpleNamespace(shard=SimpleNamespace(projections=projections))
     edge = cast(
         Any,
         SimpleNamespace(
-            shard_of_all=lambda _: 0, bind=bind, write=write, replica=lambda _: replica
+            find_shards=lambda _: [0], bind=bind, write=write, replica=lambda _: replica
         ),
     )
     request = pipeline_pb2.TransactRequest()

@@ -49,7 +49,7 @@ class Pair:
         self._is_shared = is_shared
         self.delays_s: list[float] = []
         self.chunks = 0
-        target.transport._deliver = self._take  # in the place of the list that tests look at
+        target.transport._deliver = self._take  # instead of the list that tests read
 
     def send(self, message: Message) -> None:
         if self._is_shared:

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
-from uuid import UUID
 
 from onelog.projections.kv.commands import Put, encode_command
 from onelog.projections.shard_state import Projections, build_projections
@@ -31,12 +30,13 @@ from onelog.snapshot.replay import replay
 from onelog.snapshot.state import hash_text, load_state, write_state
 from onelog.snapshot.store import SnapshotStore
 from onelog.snapshot.writer import write_snapshot
-from onelog.ual.directory import DataDirectory, Topology
-from onelog.ual.entry import Draft, Entry, decode_group, encode_group
+from onelog.ual.entry import Draft, Entry, decode_entries, encode_group
 from onelog.ual.files import DiskFiles
 from onelog.ual.log_config import LogConfig
 from onelog.ual.recovery import open_hard_state, open_log
 from onelog.ual.segments.notes import ApplyNotes, SegmentNotes
+from tests.snapshot.live import accept
+from tests.ual.shards import close_active, make_shard, seal_closed
 
 GROUP_ENTRIES = 256
 RAW_WRITE_SIZE = 256 << 10
@@ -85,7 +85,7 @@ def filled(count: int) -> Projections:
     index = 1
     for group in drafts(count):
         encoded = encode_group(group, term=1, first_index=index, timestamp_ns=index)
-        state.router.apply_group(decode_group(encoded))
+        state.router.apply_group(decode_entries(encoded.data))
         index += len(group)
     return state
 
@@ -148,7 +148,7 @@ def bench_write(directory: Path, keys: int) -> tuple[Path, str, float]:
 
 
 def bench_load(path: Path, expected_hash: str, raw_s: float, keys: int) -> None:
-    """Verify and load the file, beside the plain write of the same bytes."""
+    """Verify and load the file, and compare with a plain write of the same bytes."""
     files = DiskFiles()
 
     def verify() -> None:
@@ -177,17 +177,7 @@ def bench_load(path: Path, expected_hash: str, raw_s: float, keys: int) -> None:
 def bench_replay(directory: Path, entries: int) -> None:
     """Replay sealed segments, and build a snapshot of them in a process of its own."""
     files = DiskFiles()
-    data = DataDirectory.open_or_create(
-        files,
-        directory / "data",
-        topology=Topology(1, 1),
-        node_name="bench",
-        cluster_id=UUID(int=1),
-        node_id=UUID(int=2),
-        created_at="2026-01-01T00:00:00Z",
-    )
-    data.close()
-    paths = data.shard_path(0)
+    paths = make_shard(files, directory / "data")
     config = LogConfig(free_bytes_min=0)
     log, _ = open_log(files, paths, open_hard_state(files, paths), shard=0, config=config)
     store = SnapshotStore.open(files, paths, log)
@@ -195,14 +185,14 @@ def bench_replay(directory: Path, entries: int) -> None:
     applied_s = 0.0
     for group in drafts(entries):
         encoded = log.append(group, term=1, timestamp_ns=log.last_timestamp_ns + 1000)
-        decoded: list[Entry] = decode_group(encoded)
+        decoded: list[Entry] = decode_entries(encoded.data)
         started = time.process_time()
         live.router.apply_group(decoded)
         applied_s += time.process_time() - started
-    log.close_active()
+    close_active(log)
     log.mark_committed(log.last_index)
     log.mark_applied(log.last_index)
-    log.seal()
+    seal_closed(log)
     sizes = [part.path.stat().st_size for part in log.segments.segments[:-1]]
     state = build_projections(ApplyNotes())
     replay_s = cpu_seconds(
@@ -228,7 +218,7 @@ def bench_replay(directory: Path, entries: int) -> None:
     built_s = time.perf_counter() - started
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = ended.ru_utime + ended.ru_stime - children.ru_utime - children.ru_stime
-    store.accept(result.record, capture.state_hash)
+    accept(log, store, result.record, capture.state_hash)
     report(
         "builder_process",
         ratio=round(cpu_s / replay_s, 2),

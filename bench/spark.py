@@ -52,7 +52,7 @@ class Bench:
 
     @property
     def spark(self) -> "SparkSession":
-        """The session, started when somebody needs it."""
+        """The session, started on first use."""
         if self._spark is None:
             self._spark = self.start(self.master)
         return self._spark
@@ -145,7 +145,7 @@ def bench_tables(bench: Bench) -> None:
 
 
 def register_ready(spark: "SparkSession") -> None:
-    """Make a source known that hands over batches of Arrow files, which is the least to be done."""
+    """Register a source that returns batches of Arrow files, the least possible work."""
     import pyarrow as pa
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
     from pyspark.sql.pandas.types import from_arrow_schema

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from random import Random
-from uuid import UUID
 
 import numpy as np
 
@@ -23,12 +22,12 @@ from onelog.projections.timeseries import commands as ts_commands
 from onelog.projections.timeseries.names import series_name
 from onelog.projections.timeseries.point_batch import Run, encode_batch
 from onelog.projections.timeseries.types import FieldType
-from onelog.ual.directory import DataDirectory, ShardPaths, Topology
 from onelog.ual.entry import Draft
 from onelog.ual.files import DiskFile, DiskFiles, File
 from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
 from onelog.ual.recovery import open_hard_state, open_log
+from tests.ual.shards import close_active, make_shard, seal_closed
 
 NAMESPACE = "default"
 GROUP_ENTRIES = 256
@@ -121,7 +120,7 @@ def write_groups(path: Path, groups: Iterable[list[Draft]]) -> Path:
         _append(log, group)
         if number % SEAL_GROUPS == 0:
             _seal(log)
-    log.close_active()
+    close_active(log)
     _seal(log)
     log.close()
     return path
@@ -132,24 +131,14 @@ def write_many_segments(path: Path, count: int) -> Path:
     log = _open(UnsyncedFiles(), path)
     for draft in kv_drafts(count):
         _append(log, [draft])
-        log.close_active()
+        close_active(log)
         _seal(log)
     log.close()
     return path
 
 
 def _open(files: DiskFiles, path: Path) -> Log:
-    data = DataDirectory.open_or_create(
-        files,
-        path,
-        topology=Topology(1, 1),
-        node_name="bench",
-        cluster_id=UUID(int=1),
-        node_id=UUID(int=2),
-        created_at="2026-01-01T00:00:00Z",
-    )
-    data.close()
-    paths: ShardPaths = data.shard_path(0)
+    paths = make_shard(files, path)
     config = LogConfig(free_bytes_min=0)
     log, _ = open_log(files, paths, open_hard_state(files, paths), shard=0, config=config)
     return log
@@ -167,5 +156,5 @@ def _seal(log: Log) -> None:
     log.sync()
     log.mark_committed(log.last_index)
     log.mark_applied(log.last_index)
-    while log.seal():
+    while seal_closed(log):
         pass

@@ -30,7 +30,7 @@ from onelog.snapshot.state import write_state
 from onelog.spark.columns.operations import OPERATIONS, OWNERS
 from onelog.spark.options import ReadOptions
 from onelog.spark.state import STATE_VIEWS, load_state_table
-from onelog.ual.entry import Entry, decode_group, encode_group
+from onelog.ual.entry import Entry, decode_entries, encode_group
 from onelog.ual.files import DiskFiles
 from onelog.ual.segments.notes import ApplyNotes, SegmentNotes
 from onelog.ual.segments.sealed import SealedSegment
@@ -111,7 +111,7 @@ def write_keys(directory: Path, count: int) -> Path:
         if len(group) == GROUP_ENTRIES or number == count:
             first = number - len(group) + 1
             encoded = encode_group(group, term=1, first_index=first, timestamp_ns=number)
-            state.router.apply_group(decode_group(encoded))
+            state.router.apply_group(decode_entries(encoded.data))
             group = []
     directory.mkdir()
     header = SnapshotHeader(0, count, 1, 1, count)

@@ -1,4 +1,4 @@
-"""How bench/spark.py compares: contenders in turns, wall beside CPU of Java and of workers."""
+"""How bench/spark.py compares: contenders in turns, by wall time and CPU of Java and workers."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 TURNS = 5
 _TICKS = os.sysconf("SC_CLK_TCK")
-# Of a line of /proc/PID/stat behind the name: parent, and ticks of the process and of its children
+# Of a line of /proc/PID/stat after the name: parent, and ticks of the process and of its children
 # that ended.
 _PARENT, _TIMES = 1, slice(11, 15)
 

@@ -1,17 +1,15 @@
-"""Plain unary gRPC calls, as clients of all languages make them: onelog beside etcd and an echo.
+"""Plain unary gRPC calls, as clients of all languages make them: onelog, etcd and an echo.
 
 ``make unary``, or ``python bench/unary.py [--turns N] [--seconds S] [--nodes 1 3] [--only TEXT]``.
 h2load puts and gets one key ("unary", 100 bytes) over and over; gets are linearizable. Callers
 share some connections, as in programs of several tasks; of three nodes the leader is called. The
-echo is a bare grpc.aio server of one node that keeps nothing. Systems are measured in turns, one
-right after the other, each turn another one first: only what was measured in the same moment can
-be compared.
+echo is a bare grpc.aio server of one node that keeps nothing. Systems are measured in turns, right
+after each other, each turn in another order: only measurements close in time can be compared.
 
 One line of JSON for each measurement, and one for each row: medians over the turns, ratios to etcd
 turn by turn with their median, and the goals. ``cpu_us`` is the CPU of all nodes of a system for
 one call. Every answer was OK: bench/unary_load.py says how that is known. Before the rows of a size
-stands what a sync of the disk takes, without which a time of a put says little (TMPDIR chooses the
-disk).
+is the duration of a sync of the disk, which a put depends on (TMPDIR chooses the disk).
 """
 
 import argparse
@@ -126,7 +124,7 @@ def say(line: dict[str, Any]) -> None:
 
 
 def sync_ms(directory: Path) -> float:
-    """Return what it takes to have a little more of a file on the disk for certain."""
+    """Return the duration of a small append with a sync."""
     durations_s = []
     with (directory / "synced").open("wb", buffering=0) as file:
         for _ in range(SYNCS):
@@ -140,7 +138,7 @@ def sync_ms(directory: Path) -> float:
 def run_row(
     row: Row, systems: Sequence[System], turns: int, seconds: float, directory: Path
 ) -> None:
-    """Measure all systems in turns, and say what came out."""
+    """Measure all systems in turns, and report the results."""
     found: dict[str, list[dict[str, Any]]] = {system.name: [] for system in systems}
     for turn in range(turns):
         first = turn % len(systems)

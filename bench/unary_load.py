@@ -62,7 +62,7 @@ class Request:
 
 @dataclass(frozen=True)
 class System:
-    """A cluster, what it is asked, and how the writes of the key are counted."""
+    """A cluster, its calls, and how the writes of the key are counted."""
 
     name: str
     cluster: Cluster
@@ -76,7 +76,7 @@ class System:
 
 
 def onelog(cluster: Cluster) -> System:
-    """One shard, and reads that miss nothing, which is what a get is unless it asks for less."""
+    """One shard, and linearizable reads, which are the default of a get."""
     level = common_pb2.ReadOptions(level=common_pb2.READ_LEVEL_LINEARIZABLE)
     get = kv_pb2.GetRequest(key=KEY, options=level).SerializeToString()
     put = kv_pb2.PutRequest(key=KEY, value=VALUE).SerializeToString()
@@ -131,7 +131,7 @@ def ask(address: str, path: str, **fields: str) -> Any:
 
 
 def echo(cluster: Cluster) -> System:
-    """What grpc.aio costs without a service: a put's bytes come back, whatever the case."""
+    """The cost of grpc.aio without a service: it returns the bytes of a put in every case."""
     message = kv_pb2.PutRequest(key=KEY, value=VALUE).SerializeToString()
     request = Request(UNARY_METHOD, message)
     (address,) = cluster.endpoints

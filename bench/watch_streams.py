@@ -3,7 +3,7 @@
 What a client of the library takes for a thousand events is more than what the server takes, and
 both share the cores. So these connections know just enough of HTTP/2: requests of literal headers,
 settings and pings that are acknowledged, windows that never close, and messages by their length.
-A stream or connection that ends is an error, raised to whoever waits.
+A stream or connection that ends is an error, raised to the waiting callers.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Any
 
 from onelog.v1 import log_pb2, pipeline_pb2
 
-# As our own client has them: a server takes 1,024 on one connection by default.
+# As in the onelog client: a server takes 1,024 on one connection by default.
 STREAMS_PER_CONNECTION = 100
 # A burst of calls beyond some thousands is refused by a server of the grpc library (CANCELLED).
 STREAMS_AT_ONCE = 1_000
@@ -53,7 +53,7 @@ def headers(authority: str) -> bytes:
 
 
 def request() -> bytes:
-    """Return the message of a watch of all keys, behind its prefix."""
+    """Return the message of a watch of all keys, after its prefix."""
     filters = [pipeline_pb2.WatchFilter(owner=log_pb2.OWNER_KV)]
     watch = pipeline_pb2.WatchRequest(filters=filters, progress_ms=PROGRESS_MS)
     message: bytes = watch.SerializeToString()

@@ -1,11 +1,11 @@
-"""What waiting costs a server: memory by watcher and by long poll, a line of JSON for each.
+"""The cost of waiting clients: memory by watcher and by long poll, a line of JSON for each.
 
-``python bench/watchers.py [--quick]``. A server in a process of its own with the settings as they
-are. First 1,000 and then 10,000 Watch streams of all keys, by connections that cost hardly any CPU
+``python bench/watchers.py [--quick]``. A server in its own process with default settings. First
+1,000 and then 10,000 Watch streams of all keys, by connections that cost hardly any CPU
 (bench/watch_streams.py): how much the resident memory of the server grew by each, and how long a
-put takes until all have its event, the median of some. Then, beside a new server, one client of the
-library with 1,000 watches and 200 long polls of a queue: the same as a program sees it, and how
-long an ordinary call takes beside them.
+put takes until all have its event, the median of some. Then, with a new server, one onelog client
+with 1,000 watches and 200 long polls of a queue: the same as a program sees it, and how long an
+ordinary call takes meanwhile.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 async def measure_streams(cluster: Cluster, counts: list[int]) -> None:
-    """Report what streams cost by themselves."""
+    """Report the cost of the streams alone."""
     (pid,) = cluster.pids.values()
     warm, streams = (WatchStreams(cluster.endpoints[0]) for _ in range(2))
     async with AsyncClient(cluster.endpoints, timeout_s=TIMEOUT_S) as client:

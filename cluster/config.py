@@ -35,8 +35,12 @@ class RaftConfig:
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot work."""
-        if not 0 < 3 * self.heartbeat_s <= self.election_s_min < self.election_s_max:
-            raise ValueError("three heartbeats must fit into the shortest election timeout")
+        if not 0 < 3 * self.heartbeat_s < self.election_s_min:
+            raise ValueError("the shortest election timeout must exceed three heartbeats")
+        if not self.election_s_min < self.election_s_max:
+            raise ValueError("the longest election timeout must exceed the shortest")
+        if not self.heartbeat_s < self.leader_silence_s_max:
+            raise ValueError("a leader must not step down between two heartbeats")
         if self.frame_bytes_max > self.window_bytes_max:
             raise ValueError("a window must hold a frame")
 

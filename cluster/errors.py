@@ -9,6 +9,7 @@
     ├── Expired            the deadline passed before anything was proposed
     ├── ProposalRefused    too large, or too many are in flight
     ├── StorageFull        the leader's disk is full; nothing was proposed
+    │   └── DescriptorsExhausted  it may open no more files; likewise
     ├── ResultNeeded       durability ASYNC for an operation whose answer needs its result
     ├── StaleBoundExceeded the state here may be older than the read allows: ask another replica
     ├── MembershipRefused  not now, or not this change; nothing was proposed
@@ -71,6 +72,12 @@ class StorageFull(ClusterError):
     reason = "DISK_FULL"
 
 
+class DescriptorsExhausted(StorageFull):
+    """Nothing was proposed: the leader may open no more files."""
+
+    reason = "TOO_MANY_OPEN_FILES"
+
+
 class ResultNeeded(ClusterError):
     """Nothing was proposed: ASYNC answers before an operation is applied, so it has no result."""
 
@@ -122,8 +129,11 @@ class StateDiverged(ClusterError):
 
     reason = "STATE_DIVERGED"
 
-    def __init__(self, index: int, owners: tuple[int, ...]) -> None:
-        which = ", ".join(map(str, owners))
-        super().__init__(f"the state at index {index} is not the majority's, in owners {which}")
+    def __init__(self, shard: int, index: int, owners: tuple[int, ...], text: str) -> None:
+        super().__init__(
+            f"shard {shard}: {text}; keep this directory, and check it with onelog log prove "
+            "before this node is started again"
+        )
+        self.shard = shard
         self.index = index
         self.owners = owners

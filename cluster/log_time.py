@@ -8,10 +8,13 @@ A leader stamps each group with it. Invariants:
   would freeze every lease of the cluster, or let all of them expire at once.
 * The same goes for a new leader whose wall clock is seconds away from where the last one's log
   time must be by now: it continues from there. Every append carries the log time, so that members
-  know it even if nothing has been written for long.
+  know it even if nothing has been written for long. An append may have been on its way for as long
+  as a network was cut: what it says is the log time of then, and members know how long ago that is
+  at the most.
 """
 
 from collections.abc import Callable
+from math import inf
 
 SLEW = 0.1  # at most this much faster or slower than real time
 ALARM_NS = 2_000_000_000  # at this distance, the wall clock or log time is wrong: raise an alarm
@@ -33,10 +36,16 @@ class LogTime:
         self._now_ns = 0  # log time then; 0: there was none
         self.offset_ns = 0  # wall clock minus log time, at the last reading
 
-    def heard(self, log_time_ns: int) -> None:
-        """Note the log time of another leader; a delayed message is ignored."""
-        if log_time_ns > self._now_ns:
-            self._at_ns, self._now_ns = self._monotonic_ns(), log_time_ns
+    def heard(self, log_time_ns: int, travelled_s: float) -> None:
+        """Note the log time of a leader, of a message that travelled so long at the most."""
+        at_ns = self._monotonic_ns()
+        now_ns = max(log_time_ns, self._now_ns and self._now_ns + at_ns - self._at_ns)
+        if travelled_s < inf:  # or a leader that slows down would not be followed
+            now_ns = min(now_ns, log_time_ns + int(travelled_s * 1e9))
+        if now_ns > self._now_ns:
+            self._at_ns, self._now_ns = at_ns, now_ns
+        if travelled_s * 1e9 < ALARM_NS:  # else it may be log time that is wrong here
+            self.offset_ns = self._wall_ns() - now_ns
 
     def start(self) -> None:
         """Begin a leadership: at the wall clock, unless that is far from the last leader's.

@@ -16,6 +16,7 @@ given), ``replicas`` (all shards of a process), ``readiness``, ``metrics``, ``tr
 ``credentials``, ``public_errors`` (what clients are answered) and ``errors`` (why a node does not
 start).
 
-The command line starts a node through ``main``; nothing else outside of ``node`` imports it.
+The command line starts a node through ``main`` and reports its ``errors``; nothing else in ``node``
+is imported from outside.
 Begin with ``server/server.py`` for the process, or ``edge/shards.py`` for one request.
 """

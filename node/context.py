@@ -7,7 +7,6 @@ that is set; what has not ended after ``shutdown.drain_s`` is cut.
 """
 
 import asyncio
-import ssl
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from onelog.node.config.schema import Config
+from onelog.node.credentials import Credentials
 from onelog.node.membership.topology import LiveTopology
 from onelog.node.metrics import Metrics
 from onelog.node.replica.driver import ShardDriver
@@ -53,11 +53,13 @@ class NodeContext:
     transport: "PeerTransport | None" = None
     # An operator's transfer calls its ``hold``, or the leadership would be moved back.
     balance: "LeaderBalance | None" = None
-    # How this node calls other nodes' API endpoints when it forwards; None: without TLS.
-    forward_tls: ssl.SSLContext | None = None
+    # The certificates of this process, and their alarms; None: without TLS.
+    credentials: Credentials | None = None
     # Writes spans of requests, if the settings want that.
     tracer: Tracer | None = None
-    # What all services share; see ``onelog.node.edge.shards.edge_of``.
+    # What services do by themselves while the node serves; an error ends the node.
+    chores: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
+    # What all services share; see ``onelog.node.edge.shards.get_edge``.
     edge: "Edge | None" = None
 
     async def close(self) -> None:

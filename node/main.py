@@ -12,21 +12,23 @@ import gc
 import json
 import logging
 import re
-import resource
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+from onelog.cluster.errors import ClusterError
 from onelog.node.config.sources import SETTINGS, Flag, Loaded, flags, help_text, load
-from onelog.node.errors import ConfigError
+from onelog.node.credentials import Credentials
+from onelog.node.errors import ConfigError, NodeError, OutOfMemory
 from onelog.node.replica.driver import run_until_complete
+from onelog.node.server.descriptors import raise_limit
 from onelog.node.server.server import Server, new_node
 from onelog.node.server.workers import Supervisor, watch_parent
 from onelog.node.services import SERVICES
 from onelog.ual.directory import Node
+from onelog.ual.errors import UalError, is_out_of_memory
 
 _LEVELS = {
     "debug": logging.DEBUG,
@@ -124,11 +126,12 @@ def serve(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     always = {"node": config.node.name} | ({} if place is None else {"worker": place[0]})
     set_up_logging(config.logging.level, config.logging.format, always)
     if place is None and config.node.workers > 1:
+        Credentials(config.security)  # each worker would end because of a bad one
         command = [sys.executable, "-m", "onelog.cli.main", "serve", *arguments]
         run_until_complete(Supervisor(config, command).run())
     else:
         _tune_interpreter()
-        _allow_open_files()
+        raise_limit()
         run_until_complete(_serve(loaded, place))
 
 
@@ -137,13 +140,6 @@ def _tune_interpreter() -> None:
     gc.freeze()  # modules and classes stay
     gc.set_threshold(GARBAGE_OBJECTS)
     sys.setswitchinterval(THREAD_SWITCH_S)
-
-
-def _allow_open_files() -> None:
-    """Raise the limit of open files as far as this process may: each connection is one."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):  # where the most is without a limit, it may not be set
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _serve(loaded: Loaded, place: tuple[int, UUID] | None) -> None:
@@ -162,7 +158,34 @@ async def _serve(loaded: Loaded, place: tuple[int, UUID] | None) -> None:
         _log.warning("listening beyond this machine without TLS, as security.insecure_bind says")
     elif config.security.api_cert is None:
         _log.info("no TLS is set up: listening on this machine only")
-    await server.run()
+    try:
+        await server.run()
+    except BaseException as error:
+        if is_out_of_memory(error):
+            raise OutOfMemory(server.describe_held()) from error
+        if isinstance(error, BaseExceptionGroup):
+            raise find_cause(error) from error
+        raise
+
+
+_KNOWN = (NodeError, ClusterError, UalError)
+
+
+def find_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the error that ended a group of tasks: the first one that onelog raises on purpose.
+
+    Without one, the first of all. A group as such says nothing to operators.
+    """
+    leaves = [*_leaves(group)]
+    return next((each for each in leaves if isinstance(each, _KNOWN)), leaves[0])
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for each in group.exceptions:
+        if isinstance(each, BaseExceptionGroup):
+            yield from _leaves(each)
+        else:
+            yield each
 
 
 def _take_worker(arguments: Sequence[str]) -> tuple[list[str], tuple[int, UUID] | None]:
@@ -186,7 +209,7 @@ def effective(
         (
             key,
             each.show(getattr(getattr(loaded.config, each.section), each.field)),
-            loaded.origin_of(key),
+            loaded.find_origin(key),
             each.help,
         )
         for key, each in SETTINGS.items()

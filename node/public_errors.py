@@ -1,4 +1,4 @@
-"""What clients are told when something is refused: the one place that decides it.
+"""The errors that clients get: the one place that decides which.
 
 Three things come in: errors of the cluster and of the log (exceptions), refusals of the projections
 (results with a ``Reason``), and the public exceptions themselves, which the edge raises for bad
@@ -6,8 +6,7 @@ input. All become an ``OnelogError``, and that becomes a status with ``google.rp
 ``Error`` inside of an answer. Anything else is a mistake of ours: the client gets INTERNAL and a
 number, the log gets the number and the traceback.
 
-Reasons of projections are classed by their ending (``…_UNKNOWN`` is NOT_FOUND), so a new one needs
-no line here unless it means something else; ``_EXCEPTIONS`` has those.
+``onelog.reasons`` says of which class the error of a reason is.
 """
 
 import logging
@@ -38,92 +37,88 @@ from onelog.cluster.errors import (
 from onelog.errors import OnelogError
 from onelog.node.replica.driver import Stopping
 from onelog.projections.errors import BadDocument, BadPayload
+from onelog.projections.limits import NAMESPACE_DEFAULT, OutOfBounds
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
+from onelog.reasons import CALLS, find_class
 from onelog.status import DOMAIN
-from onelog.ual.errors import DataError, DiskFull, IndexDropped, IndexInFuture
+from onelog.ual.entry import Unreadable
+from onelog.ual.errors import (
+    DataError,
+    DiskFull,
+    EntriesDamaged,
+    IndexDropped,
+    IndexInFuture,
+    TooManyOpenFiles,
+)
+from onelog.ual.files import OUT_OF_DESCRIPTORS
 from onelog.v1 import common_pb2
 
 _log = logging.getLogger("onelog.node.api")
 
-# How long to wait before the next attempt: an election, a full queue, somebody freeing a disk.
+# How long to wait before the next attempt: an election, a full queue, work in the background,
+# somebody freeing a disk.
 RETRY_ELECTION_S = 0.1
 RETRY_BUSY_S = 0.05
+RETRY_WORK_S = 1.0
 RETRY_DISK_S = 5.0
+MS_NS = 1_000_000
 
-_CLUSTER: dict[type[Exception], tuple[type[OnelogError], float | None]] = {
-    NotLeader: (errors.NotLeader, None),
-    OutcomeUnknown: (errors.OutcomeUnknown, None),
-    Discarded: (errors.Unavailable, RETRY_BUSY_S),
-    Expired: (errors.DeadlineExceeded, None),
-    ProposalRefused: (errors.ResourceExhausted, RETRY_BUSY_S),
-    StorageFull: (errors.ResourceExhausted, RETRY_DISK_S),
-    ResultNeeded: (errors.InvalidArgument, None),
-    StaleBoundExceeded: (errors.Unavailable, RETRY_BUSY_S),
-    MembershipRefused: (errors.FailedPrecondition, None),
-    TransferFailed: (errors.Unavailable, RETRY_ELECTION_S),
-    ReplicaStopped: (errors.Unavailable, RETRY_ELECTION_S),
-    Stopping: (errors.Unavailable, RETRY_ELECTION_S),
-    Diverged: (errors.DataLoss, None),
-    StateDiverged: (errors.DataLoss, None),
+# How much of a name a message quotes.
+NAME_SHOWN_MAX = 64
+# Sequences of producers begin with 1 on the wire, where 0 is what is not set; in the log with 0.
+_FROM_ONE = frozenset((Reason.PRODUCER_SEQUENCE_GAP, Reason.PRODUCER_SEQUENCE_FORGOTTEN))
+# The field of a request that a reason is about, by the reason or by its first word.
+_SUBJECTS = {
+    "ALREADY_EXISTS": "key",
+    "CONDITION_FAILED": "key",
+    "COUNTER_OVERFLOW": "key",
+    "DEAD_LETTER_STREAM_UNKNOWN": "config.dead_letter_stream",
+    "FIELD": "field",
+    "GROUP": "group",
+    "HOLD": "name",
+    "JSON": "key",
+    "KEY_NOT_FOUND": "key",
+    "KEY_RESERVED": "key",
+    "MEASUREMENT": "measurement",
+    "NAMESPACE": "namespace",
+    "NOT_A_NUMBER": "key",
+    "QUEUE": "queue",
+    "RULE_UNKNOWN": "rule",
+    "STREAM": "stream",
+    "VALUE_TOO_LARGE": "key",
+}
+# A message may quote a name that a client sent. Status and details travel in headers, and clients
+# take 8 KiB of those: a text is there twice, once with three bytes for each that is not ASCII.
+TEXT_BYTES_MAX = 1_024
+
+# When to try again, for each error of replication that clients are told; which class it is to them
+# says ``onelog.reasons``.
+_RETRIES: dict[type[ClusterError], float | None] = {
+    NotLeader: None,
+    OutcomeUnknown: None,
+    Discarded: RETRY_BUSY_S,
+    Expired: None,
+    ProposalRefused: RETRY_BUSY_S,
+    StorageFull: RETRY_DISK_S,
+    ResultNeeded: None,
+    StaleBoundExceeded: RETRY_BUSY_S,
+    MembershipRefused: None,
+    TransferFailed: None,
+    ReplicaStopped: RETRY_ELECTION_S,
+    Stopping: RETRY_ELECTION_S,
+    Diverged: None,
+    StateDiverged: None,
 }
 
-_ENDINGS: tuple[tuple[str, type[OnelogError]], ...] = (
-    ("_UNKNOWN", errors.NotFound),
-    ("_NOT_FOUND", errors.NotFound),
-    ("_EXISTS", errors.AlreadyExists),
-    ("_FULL", errors.ResourceExhausted),
-    ("_TOO_LARGE", errors.TooLarge),
-    ("_STALE", errors.ConditionFailed),
-    ("_FENCED", errors.ConditionFailed),
-    ("_IN_FUTURE", errors.OutOfRange),
-    ("_INVALID", errors.InvalidArgument),
-)
-
-# Reasons whose ending says something else, or nothing.
-_EXCEPTIONS: dict[str, type[OnelogError]] = {
-    # Bytes that our own codecs do not make: a client never causes them.
-    "PAYLOAD_TRUNCATED": errors.Internal,
-    "PAYLOAD_VERSION_UNKNOWN": errors.Internal,
-    "PAYLOAD_TRAILING_BYTES": errors.Internal,
-    "PAYLOAD_CORRUPT": errors.Internal,
-    "OWNER_UNKNOWN": errors.Internal,
-    "OPERATION_UNKNOWN": errors.Internal,
-    "BATCH_MISSING": errors.Internal,
-    "BATCH_INCOMPLETE": errors.Internal,
-    "BATCH_MALFORMED": errors.Internal,
-    "PAYLOAD_NOT_UTF8": errors.InvalidArgument,
-    "KEY_RESERVED": errors.InvalidArgument,
-    "JSON_TOO_DEEP": errors.InvalidArgument,
-    "JSON_PATH_INVALID": errors.FailedPrecondition,
-    "NAMESPACE_PROTECTED": errors.FailedPrecondition,
-    "NOT_A_NUMBER": errors.FailedPrecondition,
-    "COUNTER_OVERFLOW": errors.FailedPrecondition,
-    "CONDITION_FAILED": errors.ConditionFailed,
-    "COMPACTED": errors.OutOfRange,
-    "LEASE_LOST": errors.LeaseLost,
-    "LEASE_TOKEN_STALE": errors.LeaseLost,
-    "CRON_NEVER": errors.InvalidArgument,
-    "SESSION_EXPIRED": errors.SessionExpired,
-    "SEQUENCE_ACKNOWLEDGED": errors.FailedPrecondition,
-    "VALUE_NOT_FINITE": errors.InvalidArgument,
-    "POINT_TOO_OLD": errors.OutOfRange,
-    "QUERY_TOO_LARGE": errors.ResourceExhausted,
-    # Of what they hold, unless nothing is said: see error_of_refusal.
-    "TRANSACTION_REFUSED": errors.FailedPrecondition,
-    "BATCH_REFUSED": errors.FailedPrecondition,
+# Refusals that pass by themselves: the leader makes a block of the buffer, the next request
+# acknowledges results, unused sessions expire, redrives end. Others last until somebody acts.
+_PASSING: dict[Reason, float] = {
+    Reason.SERIES_BUFFER_FULL: RETRY_BUSY_S,
+    Reason.SESSION_RESULTS_FULL: RETRY_BUSY_S,
+    Reason.SESSIONS_FULL: RETRY_WORK_S,
+    Reason.REDRIVES_FULL: RETRY_WORK_S,
 }
-
-
-def class_of_reason(reason: Reason) -> type[OnelogError]:
-    """Return the class of what a projection refuses for this reason."""
-    found = _EXCEPTIONS.get(reason.name)
-    if found is not None:
-        return found
-    for ending, kind in _ENDINGS:
-        if reason.name.endswith(ending):
-            return kind
-    return errors.FailedPrecondition
 
 
 def error_of_refusal(refused: Refused) -> OnelogError:
@@ -131,24 +126,73 @@ def error_of_refusal(refused: Refused) -> OnelogError:
 
     What was refused as a whole because of one part has the class of that part's reason.
     """
-    metadata = {"detail": str(refused.detail)}
+    detail = refused.detail + 1 if refused.reason in _FROM_ONE else refused.detail
+    metadata = {"detail": str(detail)}
     if refused.cause is not None:
         metadata = {"position": str(refused.detail), "cause": refused.cause.name}
-    kind = class_of_reason(refused.reason if refused.cause is None else refused.cause)
-    return kind(refused.message, reason=refused.reason.name, metadata=metadata)
+    deciding = refused.reason if refused.cause is None else refused.cause
+    return find_class(deciding.name)(
+        refused.message,
+        reason=refused.reason.name,
+        metadata=metadata,
+        retry_after_s=_PASSING.get(deciding),
+    )
 
 
-def error_of_reason(reason: Reason, detail: int = 0) -> OnelogError:
-    """Return the error for input that a projection would refuse for this reason."""
-    return error_of_refusal(Refused(reason, detail))
+def error_of_reason(reason: Reason, detail: int = 0, message: str = "") -> OnelogError:
+    """Return the error for input that a projection would refuse for this reason.
+
+    ``message`` says it in the words of the request, where the caller knows them.
+    """
+    error = error_of_refusal(Refused(reason, detail))
+    return type(error)(message or error.message, reason=reason.name, metadata=error.metadata)
+
+
+def error_of_bounds(
+    reason: Reason, what: str, value: int, most: int, least: int = 1
+) -> OnelogError:
+    """Return the error for a number of a request, or a count, that is not within its bounds."""
+    message = f"{what} is {value}; allowed: {least} to {most}"
+    error = error_of_reason(reason, value, message)
+    error.metadata["limit"] = str(most)
+    return error
+
+
+def error_of_setting(reason: Reason, found: OutOfBounds) -> OnelogError:
+    """Return the error for a setting that a projection would refuse."""
+    name, value, least, most = found
+    if name.endswith("_ns"):  # in requests all of these are milliseconds
+        name, value, least, most = (
+            f"{name[:-3]}_ms", value // MS_NS, -(-least // MS_NS), most // MS_NS,
+        )  # fmt: skip
+    return error_of_bounds(reason, name, value, most, least)
+
+
+def name_subject(error: OnelogError, request: Any) -> None:
+    """Say in an error which thing of a request it is about, unless it says so already."""
+    path = _SUBJECTS.get(error.reason, _SUBJECTS.get(error.reason.partition("_")[0]))
+    if path is None:
+        return
+    value, field = request, ""
+    for field in path.split("."):
+        value = getattr(value, field, None)
+    if field in error.metadata:
+        return
+    if field == "namespace":
+        value = value or NAMESPACE_DEFAULT
+    if isinstance(value, str | bytes) and value:
+        text = value if isinstance(value, str) else value.decode(errors="backslashreplace")
+        shown = text if len(text) <= NAME_SHOWN_MAX else f"{text[:NAME_SHOWN_MAX]}…"
+        error.message = f"{error.message} ({field} {shown!r})"
+        error.metadata[field] = text
 
 
 def error_of_cluster(error: ClusterError) -> OnelogError:
     """Return the error that a failed proposal or read is answered with."""
     for kind in type(error).__mro__:
-        if kind in _CLUSTER:
-            public, retry_after_s = _CLUSTER[kind]
-            return public(str(error), reason=error.reason, retry_after_s=retry_after_s)
+        if kind in _RETRIES:
+            public, _ = CALLS[error.reason]
+            return public(str(error), reason=error.reason, retry_after_s=_RETRIES[kind])
     return _internal(error)
 
 
@@ -159,7 +203,9 @@ def error_of_exception(error: BaseException) -> OnelogError:
             return error
         case ClusterError():
             return error_of_cluster(error)
-        case BadPayload() | BadDocument():
+        case BadPayload():
+            return error_of_reason(error.reason, error.detail, error.message)
+        case BadDocument():
             return error_of_reason(error.reason, error.detail)
         case IndexDropped():
             metadata = {"first_index": str(error.first_index)}
@@ -168,15 +214,43 @@ def error_of_exception(error: BaseException) -> OnelogError:
             return errors.OutOfRange(str(error), reason="INDEX_IN_FUTURE")
         case DiskFull():
             return errors.ResourceExhausted(
-                str(error), reason="DISK_FULL", retry_after_s=RETRY_DISK_S
+                str(error), reason=error.reason, retry_after_s=RETRY_DISK_S
             )
+        case OSError(errno=number) if number in OUT_OF_DESCRIPTORS:
+            reason = TooManyOpenFiles.reason
+            return errors.ResourceExhausted(str(error), reason=reason, retry_after_s=RETRY_DISK_S)
+        case EntriesDamaged():
+            return damaged(Unreadable(error.first_index, error.last_index))
         case DataError():
             _log.error("damage met while serving a call", exc_info=error)
             return errors.DataLoss("stored bytes are damaged; see the server's log")
+        case MemoryError():
+            _log.error("no memory for a call")
+            message = "this node has no memory for the call"
+            return errors.ResourceExhausted(
+                message, reason="OUT_OF_MEMORY", retry_after_s=RETRY_DISK_S
+            )
         case TimeoutError():
             return errors.DeadlineExceeded("the deadline passed", reason="EXPIRED")
         case _:
             return _internal(error)
+
+
+def member_removed() -> OnelogError:
+    """Return the error of every call to a node that was removed from its cluster."""
+    message = "this node was removed from its cluster; call a member"
+    return errors.Unavailable(message, reason="MEMBER_REMOVED", retry_after_s=RETRY_ELECTION_S)
+
+
+def damaged(entries: Unreadable, message: str = "") -> OnelogError:
+    """Return the error of a read that needs entries which cannot be read."""
+    first, last = entries
+    which = f"entry {first}" if first == last else f"entries {first} to {last}"
+    return errors.DataLoss(
+        message or f"{which} of the log cannot be read: the file is damaged, and no copy has come",
+        reason=EntriesDamaged.reason,
+        metadata={"first_index": str(first), "last_index": str(last)},
+    )
 
 
 def too_large(size: int, limit: int) -> OnelogError:
@@ -187,8 +261,8 @@ def too_large(size: int, limit: int) -> OnelogError:
 
 def answer_too_large(message: str, limit: int, **metadata: int) -> OnelogError:
     """Return the error for an answer that no message can hold; what was asked for is too much."""
-    told = {"limit": str(limit)} | {key: str(value) for key, value in metadata.items()}
-    return errors.TooLarge(message, reason="ANSWER_TOO_LARGE", metadata=told)
+    shown = {"limit": str(limit)} | {key: str(value) for key, value in metadata.items()}
+    return errors.TooLarge(message, reason="ANSWER_TOO_LARGE", metadata=shown)
 
 
 def _internal(error: BaseException) -> OnelogError:
@@ -200,8 +274,9 @@ def _internal(error: BaseException) -> OnelogError:
 
 def status_of(error: OnelogError) -> status_pb2.Status:
     """Return the status with its details."""
-    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata)
-    status = status_pb2.Status(code=error.code, message=error.message)
+    metadata = {key: cut_text(value) for key, value in error.metadata.items()}
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata)
+    status = status_pb2.Status(code=error.code, message=cut_text(error.message))
     _pack(status.details.add, info)
     if error.retry_after_s is not None:
         retry = error_details_pb2.RetryInfo()
@@ -210,15 +285,25 @@ def status_of(error: OnelogError) -> status_pb2.Status:
     return status
 
 
+def cut_text(text: str) -> str:
+    """Return a text, or the beginning of one that no header can hold."""
+    if len(text) <= TEXT_BYTES_MAX // 4:  # UTF-8 takes up to four bytes for a character
+        return text
+    data = text.encode()
+    if len(data) <= TEXT_BYTES_MAX:
+        return text
+    return data[:TEXT_BYTES_MAX].decode(errors="ignore") + "…"
+
+
 def _pack(add: Callable[[], any_pb2.Any], detail: Any) -> None:
     add().Pack(detail)
 
 
-def put_error(target: common_pb2.Error, error: OnelogError) -> None:
+def fill_error(target: common_pb2.Error, error: OnelogError) -> None:
     """Write an error into the answer of one operation of many."""
     target.code = error.code
     target.reason = error.reason
-    target.message = error.message
-    target.metadata.update(error.metadata)
+    target.message = cut_text(error.message)
+    target.metadata.update({key: cut_text(value) for key, value in error.metadata.items()})
     if error.retry_after_s is not None:
         target.retry_after_ms = max(1, round(error.retry_after_s * 1000))

@@ -1,15 +1,16 @@
 """Whether a process serves clients, and if not, why, and how far it is.
 
 A process goes through *forming* (until it belongs to a cluster), *recovering* (its shards replay
-their logs), *electing* (until every shard here has had a leader), *serving* and *stopping*. It is
-ready while serving. A shard without a leader makes a serving node not ready only after a while:
+their logs), *electing* (until every shard here has had a leader), *serving* and *stopping*, or
+*removed* if its cluster does not want it any more. It is ready while serving. A shard without a
+leader, or whose leader is not heard here, makes a serving node not ready only after a while:
 elections are short, and a load balancer that took every node away for one would do harm.
 
 Progress is written by the thread that recovers and read by the loop: single assignments of whole
 values, so that no lock is needed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -19,7 +20,7 @@ from onelog.node.replica.driver import ShardDriver
 from onelog.node.replicas import RecoveryStopped
 from onelog.snapshot.progress import Phase
 
-# A serving shard may be without a leader for so long.
+# A serving node stays ready for this long while a shard has no leader.
 LEADERLESS_S_MAX = 5.0
 
 
@@ -31,6 +32,7 @@ class Stage(StrEnum):
     ELECTING = "electing"
     SERVING = "serving"
     STOPPING = "stopping"
+    REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +55,13 @@ class Readiness:
         self._drivers: Mapping[int, ShardDriver] = {}
         self._led_s: dict[int, float] = {}
         self._is_stopping = False
+        # The shards that this node was removed from.
+        self.removed: Collection[int] = ()
 
-    # What the server says
+    # Called by the server
 
     def say(self, waiting_for: str) -> None:
-        """Say what the process waits for."""
+        """Record what the process is waiting for."""
         self.waiting_for = waiting_for
 
     def recover(self, shards: list[int]) -> None:
@@ -67,13 +71,13 @@ class Readiness:
         self._progress = {shard: ShardProgress("waiting", 0, 0) for shard in shards}
 
     def progress(self, shard: int, phase: Phase, done: int, total: int) -> None:
-        """Note the progress of a recovery; on its thread. Raises where it should stop."""
+        """Record progress, on the recovery thread; raise ``RecoveryStopped`` if it should stop."""
         self._progress[shard] = ShardProgress(phase.value, done, total)
         if self._is_stopping:
             raise RecoveryStopped
 
     def elect(self, drivers: Mapping[int, ShardDriver]) -> None:
-        """Say that all shards have recovered."""
+        """Record that all shards have recovered; wait for their leaders."""
         self.stage = Stage.ELECTING
         self._drivers = drivers
         self._progress = {
@@ -81,22 +85,28 @@ class Readiness:
             for shard, each in self._progress.items()
         }
 
+    def remove(self) -> None:
+        """Stop being ready for good: the node is no member any more."""
+        self.stage = Stage.REMOVED
+        self.waiting_for = "nothing: the cluster has removed this node"
+
     def stop(self) -> None:
-        """Be ready no more; a recovery that is under way ends."""
-        self.stage = Stage.STOPPING
+        """Stop being ready, and abort a recovery that is running."""
+        if self.stage is not Stage.REMOVED:
+            self.stage = Stage.STOPPING
         self._is_stopping = True
 
-    # What others ask
+    # Queries
 
     def look(self) -> bool:
-        """Look at the shards and return whether the process is ready."""
+        """Check the shards and return whether the process is ready."""
         if self.stage not in (Stage.ELECTING, Stage.SERVING):
             return False
         now_s = self._now_s()
         for shard, driver in self._drivers.items():
             member = driver.shard.member
             # A leader that has applied nothing of its own term yet cannot serve reads.
-            if member.leader_id is not None and (member.state != LEADER or member.has_applied_noop):
+            if member.hears_leader and (member.state != LEADER or member.has_applied_noop):
                 self._led_s[shard] = now_s
         if self.stage is Stage.ELECTING and len(self._led_s) == len(self._drivers):
             self.stage = Stage.SERVING
@@ -132,6 +142,9 @@ class Readiness:
         }
 
     def _missing(self) -> str:
+        if self.removed and self.stage is not Stage.REMOVED:
+            shards = ", ".join(map(str, sorted(self.removed)))
+            return f"the rest of its removal: it was removed from shard {shards} only; repeat it"
         if self.stage in (Stage.ELECTING, Stage.SERVING):
             leaderless = self.leaderless()
             if leaderless:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from uuid import UUID
 
 from onelog.cluster.config import RaftConfig, ShippingConfig
@@ -28,42 +27,36 @@ from onelog.cluster.transport.peers import PeerTransport, TransportConfig
 from onelog.cluster.transport.wire import WireError
 from onelog.node.membership.peer_port import PeerPort
 from onelog.node.replica.driver import Driver, ShardDriver
-from onelog.node.replica.requests import Outcome, ShardConfig
+from onelog.node.replica.requests import ShardConfig
 from onelog.node.replica.shard import Shard
-from onelog.snapshot.progress import Phase, Progress, no_progress
+from onelog.snapshot.progress import Phase, Progress
 from onelog.ual.directory import DataDirectory, Topology
 from onelog.ual.files import DiskFiles, Files
 from onelog.ual.log_config import LogConfig
+
+DISK = DiskFiles()
 
 
 class SystemClock:
     """The machine's clocks and chance."""
 
-    # See ``NodeClock``; nothing around it, since a group asks some eighty times.
+    # See ``NodeClock``. Nothing around them: a group reads the clock many times.
     now_s = staticmethod(time.monotonic)
-
-    def wall_ns(self) -> int:
-        """See ``NodeClock``."""
-        return time.time_ns()
-
-    def random(self) -> float:
-        """See ``NodeClock``."""
-        return random.random()  # noqa: S311 - spreads elections, decides nothing
+    wall_ns = staticmethod(time.time_ns)
+    random = staticmethod(random.random)  # spreads elections, decides nothing
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicasConfig:
     """Who a node is, where its data and its peers are."""
 
-    data_dir: Path
     cluster_id: UUID
     node_id: UUID
     node_name: str
-    created_at: str
-    listen: str  # host:port of the peer service
     peers: Mapping[UUID, str]  # where the others listen: of a new cluster all, else some
-    # Where others reach this node, if that is not what it listens on.
-    advertise: str = ""
+    cluster_name: str = ""
+    # The names of founders, which their certificates have; those of others are in the log.
+    names: Mapping[UUID, str] = field(default_factory=dict)
     # The first members of every group; None: this node and its peers.
     founders: Membership | None = None
     # The shards of this process; None: all.
@@ -78,9 +71,12 @@ class ReplicasConfig:
     shard: ShardConfig = field(default_factory=lambda: ShardConfig(group_entries_max=512))
     transport: TransportConfig = field(default_factory=TransportConfig)
     shipping: ShippingConfig = field(default_factory=ShippingConfig)
-    # Without them peers are not authenticated: for loopback and tests only.
-    server_tls: ssl.SSLContext | None = None
+    # Without it peers are not authenticated: for loopback and tests only.
     client_tls: ssl.SSLContext | None = None
+
+
+# How often a node looks whether its data directory is still there.
+DIRECTORY_CHECK_S = 0.5
 
 
 class RecoveryStopped(Exception):
@@ -95,29 +91,15 @@ class Replicas:
     """All shards of a node, replicated. Made and used on one loop."""
 
     def __init__(
-        self,
-        config: ReplicasConfig,
-        files: Files | None = None,
-        *,
-        directory: DataDirectory | None = None,
-        port: PeerPort | None = None,
-        is_open: bool = True,
+        self, config: ReplicasConfig, directory: DataDirectory, port: PeerPort, files: Files
     ) -> None:
-        """Without ``directory`` it is opened or created; without ``is_open`` no shard is yet."""
+        """Without its shards, which ``open`` recovers."""
         self.config = config
         self.clock = SystemClock()
-        self._files = files or DiskFiles()
+        self._files = files
+        self._directory = directory
+        self._port = port
         topology = config.topology
-        self._directory = directory or DataDirectory.open_or_create(
-            self._files,
-            config.data_dir,
-            topology=topology,
-            node_name=config.node_name,
-            cluster_id=config.cluster_id,
-            node_id=config.node_id,
-            created_at=config.created_at,
-        )
-        self._port = port or PeerPort(config.listen, config.server_tls)
         identity = Identity(
             config.cluster_id,
             config.node_id,
@@ -126,6 +108,7 @@ class Replicas:
             incarnation=secrets.randbits(63),
             node_name=config.node_name,
             endpoints=config.endpoints,
+            cluster_name=config.cluster_name,
         )
         self.driver = Driver(refuse=self._refuse)
         self.transport = PeerTransport(
@@ -135,10 +118,6 @@ class Replicas:
             tls=config.client_tls,
         )
         self.drivers: dict[int, ShardDriver] = {}
-        if is_open:
-            for number in self.shard_numbers:
-                self._add(number, self._open(number, no_progress))
-            self._meet_members()
 
     @classmethod
     async def open(
@@ -147,9 +126,10 @@ class Replicas:
         directory: DataDirectory,
         port: PeerPort,
         progress: ShardProgress,
+        files: Files = DISK,
     ) -> "Replicas":
         """Recover the shards without holding up the loop; ``directory`` is taken over."""
-        made = cls(config, directory=directory, port=port, is_open=False)
+        made = cls(config, directory, port, files)
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1, thread_name_prefix="recovery") as executor:
             try:
@@ -174,11 +154,6 @@ class Replicas:
         numbers = self.config.shards
         return range(self.config.topology.shards) if numbers is None else numbers
 
-    @property
-    def port(self) -> int:
-        """The port that peers call, once ``run`` has started."""
-        return self._port.port
-
     def _open(self, number: int, progress: Progress) -> Shard:
         config, send = self.config, self.transport.send
         return Shard(
@@ -198,54 +173,28 @@ class Replicas:
         )
 
     def _meet_members(self) -> None:
-        """Keep streams to all members of all shards, at the newest addresses that are known.
+        """Keep streams to all members of all shards, at the newest addresses and names known.
 
-        A node that is no member yet keeps to the peers that it was told of.
+        A node that is not a member yet uses the peers that it was given.
         """
         config, members, addresses = self.config, set[UUID](), dict(self.config.peers)
+        names = dict(config.names)
         for driver in self.drivers.values():
             membership = driver.shard.member.membership
             members.update(membership.members)
             addresses.update(membership.addresses)
+            names.update(membership.names)
         if config.node_id not in members:
             members.update(config.peers)
         members.discard(config.node_id)
-        self.transport.set_peers({each: addresses[each] for each in members if each in addresses})
-
-    def addressed(self, membership: Membership) -> Membership:
-        """Return a membership with every address that this node knows, its own included."""
-        config = self.config
-        own = {config.node_id: config.advertise or config.listen}
-        return membership.at({**config.peers, **own, **dict(membership.addresses)})
-
-    async def add_learner(
-        self, number: int, node_id: UUID, address: str, timeout_s: float
-    ) -> Outcome:
-        """As a shard's leader, add a learner; from then on the others know its address."""
-        driver = self.driver[number]
-        membership = driver.shard.member.membership.with_learner(node_id).at({node_id: address})
-        deadline_s = self.clock.now_s() + timeout_s
-        return await driver.change_membership(self.addressed(membership), deadline_s)
-
-    async def promote(self, number: int, node_id: UUID, timeout_s: float) -> Outcome:
-        """As a shard's leader, give a learner that has caught up a vote."""
-        driver = self.driver[number]
-        membership = driver.shard.member.membership.with_promoted(node_id)
-        deadline_s = self.clock.now_s() + timeout_s
-        return await driver.change_membership(self.addressed(membership), deadline_s)
-
-    async def remove(self, number: int, node_id: UUID, timeout_s: float) -> Outcome:
-        """As a shard's leader, remove a member."""
-        driver = self.driver[number]
-        membership = driver.shard.member.membership.without(node_id)
-        deadline_s = self.clock.now_s() + timeout_s
-        return await driver.change_membership(self.addressed(membership), deadline_s)
+        known = {each: addresses[each] for each in members if each in addresses}
+        self.transport.set_peers(known, names)
 
     def _refuse(self, sender: UUID, error: WireError) -> None:
         """End the stream of a peer that sent something damaged."""
         self.transport.refuse(sender, error)
 
-    async def run(self, started: asyncio.Event | None = None) -> None:
+    async def run(self) -> None:
         """Serve until ``stop``; raises what failed."""
         self._port.transport = self.transport
         try:
@@ -253,12 +202,18 @@ class Replicas:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.transport.run(), name="transport")
                 driving = group.create_task(self.driver.run(), name="driver")
-                if started is not None:
-                    started.set()
+                watching = group.create_task(self._watch_directory(), name="directory")
                 driving.add_done_callback(partial(_stop_transport, self.transport))
+                driving.add_done_callback(lambda _: watching.cancel())
         finally:
             await self._port.stop()
             self._directory.close()
+
+    async def _watch_directory(self) -> None:
+        """Raise ``DirectoryLost`` when the data directory is not there any more."""
+        while True:
+            await asyncio.to_thread(self._directory.check_in_place, self._files)
+            await asyncio.sleep(DIRECTORY_CHECK_S)
 
     async def stop(self, grace_s: float = 2.0) -> None:
         """Stop after at most ``grace_s`` for requests under way; ``run`` returns then."""

@@ -7,7 +7,7 @@ forwarded carries the span along (``traceparent``), so the spans of both nodes a
 Who decides: the sampled flag of a parent; without a parent ``trace.ratio``, at the node that the
 client has called: what comes forwarded without a parent was decided on there. Invariants:
 
-* With tracing off a place that would note something looks at one attribute, and that is all.
+* With tracing off, it costs one attribute look-up.
 * Nothing grows: spans that wait for the thread that writes them are bounded, and so are the file
   and the one older file beside it. What does not fit is dropped and counted.
 * Nothing that is wrong with the file concerns a request. Spans that cannot be written are counted.

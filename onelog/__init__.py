@@ -32,9 +32,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from onelog import errors
     from onelog.client.client import AsyncClient
+    from onelog.client.leased import AsyncLeasedMessage, LeasedMessage
     from onelog.client.observing import Cost, costs, traced
     from onelog.client.options import ClientOptions, Tls
     from onelog.client.sync.client import Client
+    from onelog.client.tables import Rows
     from onelog.client.timeseries import MeasurementConfig, Rule, SeriesData
     from onelog.client.values import (
         GroupConfig,
@@ -54,12 +56,14 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AsyncClient": "onelog.client.client",
+    "AsyncLeasedMessage": "onelog.client.leased",
     "Client": "onelog.client.sync.client",
     "ClientOptions": "onelog.client.options",
     "Cost": "onelog.client.observing",
     "Event": "onelog.client.watch",
     "GroupConfig": "onelog.client.values",
     "Item": "onelog.client.values",
+    "LeasedMessage": "onelog.client.leased",
     "MeasurementConfig": "onelog.client.timeseries",
     "Message": "onelog.client.values",
     "NewMessage": "onelog.client.values",
@@ -71,6 +75,7 @@ _HOMES = {
     "RecordFilter": "onelog.client.values",
     "Reject": "onelog.client.worker",
     "Retention": "onelog.client.values",
+    "Rows": "onelog.client.tables",
     "Rule": "onelog.client.timeseries",
     "SeriesData": "onelog.client.timeseries",
     "Tls": "onelog.client.options",
@@ -80,10 +85,10 @@ _HOMES = {
 }
 
 __all__ = [
-    "AsyncClient", "Client", "ClientOptions", "Cost", "Event", "GroupConfig", "Item",
-    "MeasurementConfig", "Message", "NewMessage", "NewRecord", "OnelogError", "QueueConfig", "Read",
-    "Record", "RecordFilter", "Reject", "Retention", "Rule", "SeriesData", "Tls", "Watched",
-    "costs", "errors", "traced",
+    "AsyncClient", "AsyncLeasedMessage", "Client", "ClientOptions", "Cost", "Event", "GroupConfig",
+    "Item", "LeasedMessage", "MeasurementConfig", "Message", "NewMessage", "NewRecord",
+    "OnelogError", "QueueConfig", "Read", "Record", "RecordFilter", "Reject", "Retention", "Rows",
+    "Rule", "SeriesData", "Tls", "Watched", "costs", "errors", "traced",
 ]  # fmt: skip
 
 

@@ -17,11 +17,13 @@ A channel belongs to the loop in which it is first used, and to the process: not
 """
 
 import asyncio
+import socket
 import ssl
 import tempfile
 from asyncio import AbstractEventLoop, CancelledError, Future, Task, Transport
 from collections import deque
 from contextvars import Context
+from errno import ECONNREFUSED
 from math import ceil
 from typing import cast
 
@@ -64,6 +66,26 @@ CONNECT_S = 20.0
 RECONNECT_S_MIN, RECONNECT_S_MAX = 0.05, 1.0
 # For the farewell of a connection, with TLS above all.
 CLOSE_S = 1.0
+
+
+# Why there is no connection: nobody answers, or closes the connection without a word; no address is
+# known for the host; or who answers does not speak our protocol, speaks TLS or does not, or one
+# side does not accept the certificate of the other.
+NOT_CONNECTED = "NOT_CONNECTED"
+CONNECTION_CLOSED = "CONNECTION_CLOSED"
+HOST_UNKNOWN = "HOST_UNKNOWN"
+NOT_ONELOG = "NOT_ONELOG"
+TLS_MISMATCH = "TLS_MISMATCH"
+CERTIFICATE_REFUSED = "CERTIFICATE_REFUSED"
+# A wrong endpoint or setting: another attempt ends the same way.
+MISTAKES = frozenset((NOT_ONELOG, TLS_MISMATCH, CERTIFICATE_REFUSED))
+UNREACHED = MISTAKES | {NOT_CONNECTED, CONNECTION_CLOSED, HOST_UNKNOWN}
+
+# How answers of others begin: an alert of TLS, an answer of HTTP/1; and the type of the frame that
+# ours begin with (SETTINGS), at its place.
+_TLS_ALERT = b"\x15\x03"
+_HTTP_1 = b"HTTP/1"
+_FRAME_TYPE_AT, _SETTINGS = 3, 4
 
 
 class RpcError(Exception):
@@ -333,6 +355,7 @@ class Channel:
         self._attempt: Task[None] | None = None
         self._attempted: Future[None] | None = None
         self._failure = ""
+        self._failure_reason = NOT_CONNECTED
         self._backoff_s = 0.0
         self._retry_s = float("-inf")  # no attempt before this, of the loop's clock
         self._is_closed = False
@@ -352,10 +375,12 @@ class Channel:
                 async with asyncio.timeout(timeout_s):
                     await asyncio.shield(self._attempted)
             except TimeoutError:
-                text = f"no connection to {self.endpoint}: not in {timeout_s:g} s"
-                raise Unavailable(text, reason="NOT_CONNECTED") from None
+                text = f"no connection to {self.endpoint}: no answer in {timeout_s:g} s"
+                if any(link.is_connected for link in self._links):
+                    text += ", though somebody listens there"
+                raise Unavailable(text, reason=NOT_CONNECTED) from None
         if self._link is None:
-            raise Unavailable(self._no_connection(), reason="NOT_CONNECTED")
+            raise Unavailable(self._no_connection(), reason=self._failure_reason)
 
     async def unary(
         self, path: str, request: bytes, timeout_s: float, metadata: Metadata = ()
@@ -435,6 +460,12 @@ class Channel:
         """A server has answered a call: there is no reason to wait before the next connection."""
         self._backoff_s = 0.0
 
+    def guess_why_closed(self) -> str:
+        """Return what is probably wrong if a server closes a connection without a word."""
+        if self._tls is not None:
+            return "it may want a certificate of this client"
+        return "it may be a port for other nodes, or want TLS"
+
     def retire(self, link: "_Link") -> None:
         """Begin no more calls on a connection."""
         if self._link is link:
@@ -461,7 +492,7 @@ class Channel:
             return False
         if self.loop.time() < self._retry_s:
             return False
-        self._failure = ""
+        self._failure, self._failure_reason = "", NOT_CONNECTED
         self._attempted = self.loop.create_future()
         # Of no caller's context: the connection is everybody's.
         name = f"onelog {self.endpoint}"
@@ -469,7 +500,7 @@ class Channel:
         return True
 
     async def _try(self) -> None:
-        failure = ""
+        failure, reason = "", NOT_CONNECTED
         link = _Link(self, "http" if self._tls is None else "https")
         self._links.add(link)
         try:
@@ -482,10 +513,9 @@ class Channel:
                 await link.ready
                 if link.lost.done() or link.wire.is_draining:
                     raise ConnectionError("the server goes away")
-        except TimeoutError:
-            failure = f"not in {CONNECT_S:g} s"
         except (OSError, ValueError) as error:
-            failure = str(error) or type(error).__name__
+            failure, reason = _explain(error)
+            reason = link.problem or reason
         except CancelledError:
             failure = "the channel is closed"
             raise
@@ -493,7 +523,7 @@ class Channel:
             if failure:
                 link.abort()
                 self._links.discard(link)
-                self._failed(failure)
+                self._failed(failure, reason)
             else:
                 self._link = link
                 link.idle()
@@ -505,8 +535,8 @@ class Channel:
         if self._attempted is not None and not self._attempted.done():
             self._attempted.set_result(None)
 
-    def _failed(self, why: str) -> None:
-        self._failure = why
+    def _failed(self, why: str, reason: str = NOT_CONNECTED) -> None:
+        self._failure, self._failure_reason = why, reason
         self._backoff_s = min(max(2 * self._backoff_s, RECONNECT_S_MIN), RECONNECT_S_MAX)
         self._retry_s = self.loop.time() + self._backoff_s
         self._fail_waiting(self._no_connection())
@@ -530,14 +560,21 @@ class _Link(asyncio.Protocol):
         self._transport: Transport | None = None
         self._is_flushing = False
         self._heard_s = 0.0
+        self._has_heard = False  # anything at all
         self._pinged_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_idle = True
         self.is_unused = False  # and closed for that
+        self.problem = ""  # the reason, if who answered is not whom we want
         self.has_answered = False
         self.ready: Future[None] = self._loop.create_future()
         self.lost: Future[None] = self._loop.create_future()
         self._end_text = ""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether somebody has accepted the connection."""
+        return self._transport is not None
 
     @property
     def is_ready(self) -> bool:
@@ -557,6 +594,10 @@ class _Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand everything of one read to whom it is for."""
+        if not self._has_heard:
+            self._has_heard = True
+            if not self._is_ours(data):
+                return
         self._heard_s = self._loop.time()
         self._pinged_s = None
         events = self.wire.receive(data)
@@ -573,6 +614,20 @@ class _Link(asyncio.Protocol):
             return
         self.settle()
 
+    def _is_ours(self, first: bytes) -> bool:
+        """Return whether the first bytes of an answer are those of our protocol."""
+        if first.startswith(_HTTP_1):
+            self.problem = NOT_ONELOG
+            why = "it speaks HTTP/1; it may be the HTTP port of a server, not the port of its API"
+        elif first.startswith(_TLS_ALERT):
+            self.problem, why = TLS_MISMATCH, "it speaks TLS, and this client does not"
+        elif len(first) > _FRAME_TYPE_AT and first[_FRAME_TYPE_AT] != _SETTINGS:
+            self.problem, why = NOT_ONELOG, "what answers there is not a server of onelog"
+        else:
+            return True
+        self.close(why)
+        return False
+
     def pause_writing(self) -> None:
         """Keep back what is sent: the socket takes no more."""
         self.wire.hold()
@@ -588,6 +643,12 @@ class _Link(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         why = self._end_text or (str(error) if error else "the server closed the connection")
+        if isinstance(error, ssl.SSLError) and "CERTIFICATE" in (error.reason or ""):
+            self.problem, why = CERTIFICATE_REFUSED, f"it wants a certificate of this client: {why}"
+        elif not self._has_heard and not self._end_text:
+            self.problem = CONNECTION_CLOSED
+            if error is None:
+                why += f" at once; {self._channel.guess_why_closed()}"
         if not self.ready.done():
             self.ready.set_exception(ConnectionError(why))
             self.ready.exception()  # seen, should nobody wait any more
@@ -691,6 +752,23 @@ class _Link(asyncio.Protocol):
         self._channel.retire(self)
         if self._transport is not None:
             self._transport.abort()
+
+
+def _explain(error: Exception) -> tuple[str, str]:
+    """Return why no connection could be made, as a sentence and as a reason."""
+    match error:
+        case TimeoutError():
+            return f"no answer in {CONNECT_S:g} s", NOT_CONNECTED
+        case socket.gaierror():
+            return f"no address is known for this host ({error.strerror})", HOST_UNKNOWN
+        case OSError() if f"[Errno {ECONNREFUSED}]" in str(error):  # of one address or several
+            return "nobody listens there", NOT_CONNECTED
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is not accepted: {error.verify_message}", CERTIFICATE_REFUSED
+        case ssl.SSLError(reason="WRONG_VERSION_NUMBER" | "RECORD_LAYER_FAILURE"):
+            return "it does not speak TLS, and this client does", TLS_MISMATCH
+        case _:
+            return str(error) or type(error).__name__, NOT_CONNECTED
 
 
 def _is_answer(event: Event) -> bool:

@@ -26,6 +26,10 @@
 change. ``metadata`` has the details of the reason. A reason that this version does not know still
 gets the right class, which follows from the status code.
 
+The client raises them, too: InvalidArgument for an argument of a wrong type (TYPE_INVALID) or
+value, before anything is sent, and Unavailable with the reason why it has no connection
+(NOT_CONNECTED, NOT_ONELOG, …; docs/client.md has them).
+
 This module knows only gRPC's code numbers; ``onelog.status`` makes these errors from failed calls.
 """
 

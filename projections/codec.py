@@ -14,12 +14,15 @@ says.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import count, repeat
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from onelog.projections.errors import BadPayload, CorruptSection
-from onelog.projections.limits import CHUNK_SIZE_MAX, NAMESPACE_SIZE_MAX
+from onelog.projections.limits import CHUNK_SIZE_MAX, NAMESPACE_SIZE_MAX, PASSED_RANGES_MAX
 from onelog.projections.reasons import Reason
 
 PAYLOAD_VERSION = 1
@@ -32,6 +35,7 @@ U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 I64 = struct.Struct("<q")
 _SESSION = struct.Struct("<QQQ")
+_RANGE = struct.Struct("<QQ")  # first, last
 SESSION_SIZE = _SESSION.size
 
 
@@ -111,14 +115,48 @@ class Reader:
         self.position = len(self._data)
         return data
 
-    def part(self, size: int) -> "Reader":
-        """Return a reader for the next ``size`` bytes alone."""
-        return Reader(self.take(size))
-
     def finish(self) -> None:
         """Refuse bytes behind the last field: they belong to a format that is not known here."""
         if self.position != len(self._data):
             raise BadPayload(Reason.PAYLOAD_TRAILING_BYTES, self.left)
+
+
+Ranges = tuple[tuple[int, int], ...]
+"""Ranges of entries, first and last, ascending."""
+
+
+def encode_ranges(ranges: Ranges) -> bytes:
+    """Return ranges as bytes; nothing for none, so the field has to be the last one."""
+    if not ranges:
+        return b""
+    return U16.pack(len(ranges)) + b"".join(_RANGE.pack(*each) for each in ranges)
+
+
+def read_ranges(reader: Reader) -> Ranges:
+    """Read the ranges at the end of a body, if there are any."""
+    if not reader.left:
+        return ()
+    ranges = tuple(_RANGE.iter_unpack(reader.take(reader.count(PASSED_RANGES_MAX) * _RANGE.size)))
+    last_before = -1
+    for first, last in ranges:
+        if not last_before < first <= last:
+            raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, first)
+        last_before = last
+    return ranges
+
+
+def bound_ranges(ranges: Sequence[tuple[int, int]]) -> Ranges:
+    """Return as many ranges as a body takes: the last reaches over what is between the rest."""
+    if len(ranges) <= PASSED_RANGES_MAX:
+        return tuple(ranges)
+    kept = PASSED_RANGES_MAX - 1
+    return (*ranges[:kept], (ranges[kept][0], ranges[-1][1]))
+
+
+def is_within(ranges: Ranges, index: int) -> bool:
+    """Tell whether an entry is in one of the ranges."""
+    number = bisect_right(ranges, index, key=itemgetter(0)) - 1
+    return number >= 0 and index <= ranges[number][1]
 
 
 def read_prefix(payload: bytes) -> tuple[Prefix, Reader]:
@@ -155,6 +193,26 @@ def encode_prefix(namespace: str, session: SessionRef | None = None) -> bytes:
     if session is None:
         return _encode_head(namespace, 0)
     return _encode_head(namespace, FLAG_SESSION) + _SESSION.pack(*session)
+
+
+def encode_prefixes(namespace: str, session: SessionRef | None) -> Iterator[bytes]:
+    """Return the prefixes of payloads that follow each other, without an end.
+
+    In a session each has the next sequence.
+    """
+    if session is None:
+        return repeat(_encode_head(namespace, 0))
+    head, pack = _encode_head(namespace, FLAG_SESSION), _SESSION.pack
+    number, sequence, first = session
+    return (head + pack(number, each, first) for each in count(sequence))
+
+
+def count_sessions(session: SessionRef | None) -> Iterator[SessionRef | None]:
+    """Return the references of entries that follow each other, without an end."""
+    if session is None:
+        return repeat(None)
+    number, sequence, first = session
+    return (SessionRef(number, each, first) for each in count(sequence))
 
 
 @lru_cache(HEADS_MAX)

@@ -77,10 +77,6 @@ class Deadlines(Generic[Id]):
             heappush(self._heap, entry)
         return found
 
-    def entry_count(self) -> int:
-        """Return the number of heap entries, garbage included (for memory accounts)."""
-        return len(self._heap)
-
     def check(self) -> None:
         """Assert the invariants of this file."""
         earliest: dict[Id, int] = {}

@@ -18,12 +18,16 @@ class ProjectionError(Exception):
 
 
 class BadPayload(ProjectionError):
-    """A payload breaks its format. Raised by decoders, before any state has changed."""
+    """A payload breaks its format. Raised by decoders, before any state has changed.
 
-    def __init__(self, reason: Reason, detail: int = 0) -> None:
+    ``message`` says more than the reason does, where more is known; results do not keep it.
+    """
+
+    def __init__(self, reason: Reason, detail: int = 0, message: str = "") -> None:
         super().__init__(f"{reason.name} ({detail})")
         self.reason = reason
         self.detail = detail
+        self.message = message
 
 
 class BadDocument(ProjectionError):

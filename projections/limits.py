@@ -5,9 +5,30 @@ changes what old entries mean and needs a new payload version. Bounds that only 
 (pages, chunks) or move bytes between memory and disk (eviction) are at the end and may change.
 """
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 U64_MAX = 2**64 - 1
 I64_MAX = 2**63 - 1
 I64_MIN = -(2**63)
+
+
+class OutOfBounds(NamedTuple):
+    """A setting that is not allowed, and what would be."""
+
+    name: str
+    value: int
+    least: int
+    most: int
+
+
+def find_out_of_bounds(settings: Iterable[tuple[str, int, int, int]]) -> OutOfBounds | None:
+    """Return the first of these (name, value, least, most) whose value is not allowed."""
+    for name, value, least, most in settings:
+        if not least <= value <= most:
+            return OutOfBounds(name, value, least, most)
+    return None
+
 
 # Names and namespaces. Some operations take one step per namespace, hence at most a thousand.
 NAMESPACE_SIZE_MAX = 128
@@ -38,6 +59,7 @@ LEASE_KEYS_MAX = 10_000
 EXPIRE_IDS_MAX = 1_000
 EXPIRE_ID_SIZE_MAX = 2 + NAMESPACE_SIZE_MAX + 8 + KEY_SIZE_MAX
 BATCH_ENTRIES_MAX = 1_000
+PASSED_RANGES_MAX = 100  # ranges of entries whose messages or records an entry passes over
 RAFT_CONFIG_SIZE_MAX = 1 << 20
 
 # Holds, per shard.

@@ -18,6 +18,8 @@ from onelog.projections.limits import (
     VALUE_SIZE_MAX,
     VERSIONS_DEFAULT,
     VERSIONS_MAX,
+    OutOfBounds,
+    find_out_of_bounds,
 )
 from onelog.projections.state_hash import item_hash
 
@@ -38,15 +40,13 @@ class Limits:
     keys_max: int = 0  # 0: no limit
     tombstones_max: int = TOMBSTONES_DEFAULT
 
-    def invalid(self) -> int | None:
+    def invalid(self) -> OutOfBounds | None:
         """Return the first field that is outside its bounds, None if all are inside."""
-        if not 1 <= self.versions_max <= VERSIONS_MAX:
-            return self.versions_max
-        if self.value_size_max > VALUE_SIZE_MAX:
-            return self.value_size_max
-        if self.tombstones_max > TOMBSTONES_MAX:
-            return self.tombstones_max
-        return None
+        return find_out_of_bounds((
+            ("versions_max", self.versions_max, 1, VERSIONS_MAX),
+            ("value_size_max", self.value_size_max, 0, VALUE_SIZE_MAX),
+            ("tombstones_max", self.tombstones_max, 0, TOMBSTONES_MAX),
+        ))  # fmt: skip
 
     def encode(self) -> bytes:
         """Return the 17 bytes of docs/payloads.md."""

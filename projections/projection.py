@@ -190,9 +190,6 @@ class Projection(Protocol):
         While there are any, ``next_deadline`` is not after ``now_ns``.
         """
 
-    def first_pinned(self) -> int | None:
-        """Return the lowest index of an entry whose bytes the state refers to."""
-
     def pinned(self, first_index: int, last_index: int) -> Sequence[int]:
         """Return the indexes from first to last whose entries must be kept, ascending."""
 

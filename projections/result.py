@@ -14,7 +14,7 @@ import struct
 from dataclasses import dataclass
 
 from onelog.projections.errors import BadResult
-from onelog.projections.reasons import MESSAGES, Reason
+from onelog.projections.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,7 @@ class Refused:
     @property
     def message(self) -> str:
         """The reason as text."""
-        cause = "" if self.cause is None else self.cause.name
-        return MESSAGES[self.reason].format(detail=self.detail, cause=cause)
+        return self.reason.message(self.detail, "" if self.cause is None else self.cause.name)
 
 
 @dataclass(frozen=True, slots=True)

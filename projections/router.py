@@ -258,11 +258,6 @@ class ProjectionRouter:
             drafts += projection.chores(now_ns, CHORES_MAX)
         return drafts
 
-    def first_pinned(self) -> int | None:
-        """Return the lowest index of an entry that some state refers to."""
-        firsts = [projection.first_pinned() for projection in self._table.values()]
-        return min((each for each in firsts if each is not None), default=None)
-
     def pinned(self, first_index: int, last_index: int) -> list[int]:
         """Return the indexes from first to last whose entries must be kept, ascending."""
         found: set[int] = set()

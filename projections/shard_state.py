@@ -6,7 +6,7 @@ To add a projection: write it (projection.py says what it must do) and name it h
 entry is applied. It can if success is all that the result would say (``Operation.is_blind``). A
 counter's new value, a lease's id, the outcome of a condition or a session's first result exist only
 once the entry is applied. An entry that was answered early may still be refused by apply (its
-namespace was deleted or is full): a client that asks for an early answer is not told.
+namespace was deleted or is full): a client that asks for an early answer does not learn of it.
 """
 
 from collections.abc import Callable

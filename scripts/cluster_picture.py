@@ -1,4 +1,4 @@
-"""``make picture``: what ``onelog cluster up`` looks like, drawn from a real cluster.
+"""``make picture``: the view of ``onelog cluster up``, drawn from a real cluster.
 
 Starts three nodes under constant writes, kills the leader of shard 0 with the usual command, and
 draws the view once the others have taken over and have run for a while.

@@ -18,8 +18,9 @@ MODULES = (
     "admin", "client", "group", "kv", "leases", "log", "queue", "stream", "tail", "timeseries",
     "transactions", "watch", "worker",
 )  # fmt: skip
-# Streams whose items should not be taken before they are wanted: they have no end, or are large.
-ONE_BY_ONE = frozenset(("consume", "frames", "snapshot"))
+# Streams whose items are large and must not be read ahead. What the server pushes to ``consume`` is
+# leased anyway, up to the credit.
+ONE_BY_ONE = frozenset(("frames", "snapshot"))
 
 
 def generate() -> dict[str, str]:
@@ -119,10 +120,7 @@ def _method(
             returned = _sync(ast.unparse(node.returns)) if node.returns else "object"
             return [
                 f"    def __next__(self) -> {returned}:",
-                "        try:",
-                f"            found: {returned} = self._thread.run(self._core.__anext__())",
-                "        except StopAsyncIteration:",
-                "            raise StopIteration from None",
+                f"        found: {returned} = self._take_next()",
                 "        return found",
                 "",
             ]
@@ -152,7 +150,7 @@ def _public(
     core_type = ast.unparse(node.returns).strip("'\"")
     returned = _sync(core_type)
     lines = ["    @property"] if _is(node, "property") else []
-    # A class of the core may stand below its user; a name in quotes may too.
+    # A class of the core may be defined below its user; so may a name in quotes.
     shown = f'"{returned}"' if core_type in homes else returned
     lines.append(f"    def {node.name}({_sync(ast.unparse(node.args))}) -> {shown}:")
     lines.append(_doc(node, 8))
@@ -191,6 +189,7 @@ def _client_init(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
         f"    def __init__({ast.unparse(node.args)}) -> None:",
         _doc(node, 8),
         f"        super().__init__(AsyncClient({_passed(node.args)}), LoopThread())",
+        "        self._core._connection.thread = self._thread",
         "",
     ]
 

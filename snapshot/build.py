@@ -3,7 +3,7 @@
 The builder never sees the server's memory. It loads the newest kept snapshot into a router of its
 own, replays the log to the target index, and writes the result. The server noted its own state
 hash at that index; if the builder's is the same, the snapshot is right, and replay has been shown
-once more to give the live state (``SnapshotStore.accept``).
+once more to give the live state (``SnapshotStore.accept_begin``).
 
 ``BuildRequest`` has everything that the builder needs, fixed at one moment of the server:
 
@@ -20,6 +20,8 @@ The process, ``python -m onelog.snapshot.build``, reads one line of JSON from st
 
     {"phase": "replay", "done": 4096, "total": 100000}      any number of times
     {"result": {…}}  or  {"error": {"reason": …, "message": …}}   the last line
+
+The error of a damaged file has its ``path`` and the ``rule`` that it breaks as well.
 
 Stdin stays open while the server waits for the result. When it closes, the server is gone or has
 cancelled, and the builder stops: an orphan would write into a directory that the next server has
@@ -51,7 +53,7 @@ from onelog.snapshot.state import Router, StateT, hash_text, write_state
 from onelog.snapshot.store import SnapshotStore
 from onelog.snapshot.writer import FREE_BYTES_MIN
 from onelog.ual.directory import shard_paths
-from onelog.ual.errors import UalError
+from onelog.ual.errors import CorruptFile, UalError
 from onelog.ual.files import DiskFiles, Files
 from onelog.ual.log import Log
 from onelog.ual.manifest import SnapshotRecord
@@ -252,7 +254,10 @@ def main() -> int:
         )
     except (UalError, ProjectionError, OSError, MemoryError) as error:
         reason = error.reason if isinstance(error, UalError) else type(error).__name__
-        _say(messages, error={"reason": reason, "message": str(error)})
+        fields = {"reason": reason, "message": str(error)}
+        if isinstance(error, CorruptFile):
+            fields |= {"path": error.path, "rule": error.rule}  # for its repair
+        _say(messages, error=fields)
         return 1
     _say(messages, result=asdict(replace(result, memory_bytes_peak=_memory_bytes_peak())))
     return 0

@@ -1,11 +1,10 @@
-"""Starting, watching and stopping the builder's process, without ever blocking an event loop.
+"""Starts, watches and stops the builder's process.
 
-``poll`` handles the messages that have arrived and returns at once; ``fileno`` becomes readable
-when there are any. So an event loop calls ``poll`` when it is readable, a thread calls ``wait``.
+``poll`` handles the messages that have arrived and returns at once; ``wait`` blocks its thread.
 
 However it ends, nothing is left: after an error, a timeout, a cancel or a death, the process is
 killed and the file that it was writing is removed. A result is returned only when the file is
-durable under its name; keeping it is the caller's next step (``SnapshotStore.accept``).
+durable under its name; keeping it is the caller's next step (``SnapshotStore.accept_begin``).
 """
 
 import contextlib
@@ -22,6 +21,7 @@ from onelog.snapshot.build import BuildRequest, BuildResult
 from onelog.snapshot.errors import BuilderCancelled, BuilderError, BuilderFailed, BuilderTimeout
 from onelog.snapshot.format import temporary_name
 from onelog.snapshot.progress import Phase
+from onelog.ual.errors import CorruptFile
 from onelog.ual.files import Files
 
 TIMEOUT_S = 3_600.0
@@ -74,15 +74,6 @@ class BuilderProcess:
             self._stdin.write(request.encode().encode() + b"\n")
             self._stdin.flush()
 
-    @property
-    def process_id(self) -> int:
-        """The operating system's number of the process."""
-        return self._process.pid
-
-    def fileno(self) -> int:
-        """Return the descriptor that is readable when ``poll`` has something to do."""
-        return self._stdout.fileno()
-
     def poll(self) -> BuildResult | None:
         """Return the result if the build is done, None while it is running.
 
@@ -111,11 +102,14 @@ class BuilderProcess:
         It is cancelled when the descriptor ``stop`` becomes readable, which the end of a pipe does
         when the other end is closed.
         """
-        watched = [self._stdout.fileno(), *([] if stop is None else [stop])]
+        # Not ``select.select``, which knows no descriptors beyond 1,023: a busy node has those.
+        watched = select.poll()
+        watched.register(self._stdout.fileno(), select.POLLIN)
+        if stop is not None:
+            watched.register(stop, select.POLLIN)
         while (result := self.poll()) is None:
             left_s = max(self._deadline - time.monotonic(), 0)
-            readable, _, _ = select.select(watched, [], [], left_s)
-            if stop in readable:
+            if stop in [descriptor for descriptor, _ in watched.poll(left_s * 1000)]:
                 self.cancel()
         return result
 
@@ -141,7 +135,10 @@ class BuilderProcess:
                 self.progress = Phase(fields["phase"]), fields["done"], fields["total"]
                 return
             if "error" in fields:
-                failure = BuilderFailed(fields["error"]["reason"], fields["error"]["message"])
+                error, damage = fields["error"], None
+                if "path" in error:
+                    damage = CorruptFile(error["path"], error["rule"])
+                failure = BuilderFailed(error["reason"], error["message"], damage)
             else:
                 failure, self._result = None, BuildResult.decode(fields["result"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:

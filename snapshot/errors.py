@@ -104,13 +104,17 @@ class BuilderError(SnapshotError):
 
 
 class BuilderFailed(BuilderError):
-    """The builder reported an error (``cause`` is its reason) or died."""
+    """The builder reported an error (``cause`` is its reason) or died.
+
+    ``damage``: the damaged file that it met.
+    """
 
     reason = "BUILDER_FAILED"
 
-    def __init__(self, cause: str, message: str) -> None:
+    def __init__(self, cause: str, message: str, damage: CorruptFile | None = None) -> None:
         super().__init__(f"the snapshot builder failed ({cause}): {message}")
         self.cause = cause
+        self.damage = damage
 
 
 class BuilderTimeout(BuilderError):

@@ -83,7 +83,7 @@ class PastState:
                 yield Step(head.index if head.entry_type == TYPE_BATCH else 0, unit)
             unit = []
             if entry.index in self._hashes and not entry.group_left:
-                check_hash(router, self._hashes[entry.index], "MANIFEST")
+                check_hash(router, self._hashes[entry.index])
         if self.index != index:
             raise LogGap(self.index + 1, index)
 

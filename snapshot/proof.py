@@ -15,6 +15,7 @@ leftover: opening the shard removes it.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -32,11 +33,11 @@ from onelog.snapshot.replay import replay
 from onelog.snapshot.state import hash_text, load_state
 from onelog.ual.errors import DataError, IndexDropped, UnknownVersion
 from onelog.ual.files import Files
-from onelog.ual.manifest import Manifest, SnapshotRecord
+from onelog.ual.manifest import Base, Manifest, SnapshotRecord
 from onelog.ual.manifest import load as load_manifest
 from onelog.ual.offline import verify as found
 from onelog.ual.offline.reader import OfflineLog, ReadOnlyFiles
-from onelog.ual.offline.verify import FileVerifier, Finding, Level
+from onelog.ual.offline.verify import FileVerifier, Finding, FoundSnapshot, Level
 from onelog.ual.recovery import Remove
 from onelog.ual.segments.sealed import SealedSegment
 
@@ -154,11 +155,8 @@ def _load(
 # Verification
 
 ADVICE_DAMAGED = (
-    "nothing is lost while the older snapshot or the whole log is there: opening the shard uses it "
-    "and forgets this one"
-)
-ADVICE_UNLISTED = (
-    "MANIFEST was lost or made anew: restore it from a backup, or rebuild this replica from a peer"
+    "run onelog log repair, which sets it aside: another snapshot, or the whole log, leads to the "
+    "state as well"
 )
 
 
@@ -166,17 +164,50 @@ def verify_snapshot(files: Files, path: Path) -> list[Finding]:
     """Check one ``.fsnap`` file completely."""
     if parse_snapshot_name(path.name) is None:
         return [_foreign(path)]
-    manifest = _load_shard_manifest(files, path)
+    shard, manifest_path = int(path.parent.parent.name), path.parent.parent / "MANIFEST"
+    manifest = _load_shard_manifest(files, manifest_path)
     if manifest is None:
         return _check(path, lambda: SnapshotReader.open(files, path))
     for record in manifest.snapshots:
         if record.file == path.name:
-            shard = int(path.parent.parent.name)
             return _check(path, partial(open_recorded, files, path, shard, record))
-    if manifest.snapshots or manifest.checkpoint.first_index == 1:
+    first_index = manifest.checkpoint.first_index
+    if manifest.snapshots or first_index == 1:
         return [_leftover(path, Remove(path, "not listed in MANIFEST"))]
-    message = f"MANIFEST lists no snapshot, and the log begins at {manifest.checkpoint.first_index}"
-    return [Finding(Level.ERROR, path, None, "UNLISTED_SNAPSHOT", message, ADVICE_UNLISTED)]
+    damage = _check(path, lambda: SnapshotReader.open(files, path))
+    if damage:
+        return damage
+    message = f"MANIFEST lists no snapshot, and the log begins at {first_index}"
+    remedy = found.RebuildManifest(manifest_path, shard)
+    advice = found.ADVICE_REPAIR
+    return [Finding(Level.ERROR, path, None, "UNLISTED_SNAPSHOT", message, advice, remedy)]
+
+
+def find_snapshots(files: Files, directory: Path, shard: int) -> list[FoundSnapshot]:
+    """Return the snapshots of a shard that can be loaded, ascending by index.
+
+    Of several at one index only the newest counts. Damaged ones are left out: whoever asks for this
+    reports them as well.
+    """
+    by_index: dict[int, FoundSnapshot] = {}
+    for name in files.list(directory):
+        parsed = parse_snapshot_name(name)
+        if parsed is None or parsed.is_temporary:
+            continue
+        with suppress(CorruptSnapshot, UnknownVersion, OSError):
+            reader = SnapshotReader.open(files, directory / name)
+            header = reader.header
+            if header.shard != shard:
+                continue
+            reader.verify()
+            state = fresh_projections()
+            load_state(reader, state.router)
+            state_hash = hash_text(state.router)
+            by_index[header.index] = FoundSnapshot(
+                SnapshotRecord(name, header.index, header.term, header.size, state_hash),
+                Base(header.index, header.proposal, header.term, header.timestamp_ns),
+            )
+    return [by_index[index] for index in sorted(by_index)]
 
 
 def _check(path: Path, open_reader: Callable[[], SnapshotReader]) -> list[Finding]:
@@ -186,7 +217,9 @@ def _check(path: Path, open_reader: Callable[[], SnapshotReader]) -> list[Findin
         message, advice = str(error), found.ADVICE_UPGRADE
         return [Finding(Level.ERROR, path, None, error.reason, message, advice)]
     except CorruptSnapshot as error:
-        return [Finding(Level.ERROR, path, error.offset, error.reason, error.rule, ADVICE_DAMAGED)]
+        remedy = found.SetAside(path, path.parent.parent / "MANIFEST")
+        where, advice = error.offset, ADVICE_DAMAGED
+        return [Finding(Level.ERROR, path, where, error.reason, error.rule, advice, remedy)]
     return []
 
 
@@ -204,9 +237,9 @@ VERIFIERS: Mapping[str, FileVerifier] = MappingProxyType(
 
 
 def _load_shard_manifest(files: Files, path: Path) -> Manifest | None:
-    """Return MANIFEST of the shard that a file of snaps/ belongs to, if it can be read."""
+    """Return a MANIFEST, if it can be read."""
     try:
-        return load_manifest(files, path.parent.parent / "MANIFEST", durable=False)
+        return load_manifest(files, path, durable=False)
     except (DataError, OSError):
         return None  # reported where MANIFEST itself is checked
 

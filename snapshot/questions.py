@@ -18,9 +18,9 @@ from typing import Any
 from onelog.projections.errors import BadPayload
 from onelog.projections.queue.message import dead_headers, decode_message
 from onelog.projections.queue.table import DELAYED, LEASED, READY, Row
-from onelog.projections.reasons import MESSAGES
 from onelog.projections.result import Refused
 from onelog.projections.stream.commands import Append, DeadLetter, decode_record
+from onelog.projections.stream.filters import EVERYTHING, RecordFilter
 from onelog.projections.stream.reads import PartitionDescription, StreamDescription
 from onelog.projections.timeseries.columns import CorruptBlock
 from onelog.projections.timeseries.limits import TIME_NS_MAX, TIME_NS_MIN
@@ -118,6 +118,7 @@ def ask_stream(rebuilt: Rebuilt, namespace: str, name: str, limit: int) -> dict[
     fields: dict[str, Any] = {
         "id": found.stream_id,
         "retention": asdict(found.retention),
+        "key_hash": found.key_hash.name.lower(),
         "partitions": [
             {
                 "partition": each.partition,
@@ -145,7 +146,7 @@ def _group_fields(rebuilt: Rebuilt, namespace: str, stream: str, group: str) -> 
     return {
         "name": found.name,
         "generation": found.generation,
-        "config": asdict(found.config),
+        "config": asdict(found.config) | {"filter": _filter_fields(found.config.filter)},
         "members": [{"id": member, "deadline_ns": until} for member, until in found.members],
         "cursors": [
             {
@@ -159,6 +160,19 @@ def _group_fields(rebuilt: Rebuilt, namespace: str, stream: str, group: str) -> 
         ],
         "pending": found.pending_count,
         "dead": found.dead_count,
+    }
+
+
+def _filter_fields(wanted: RecordFilter) -> dict[str, Any] | None:
+    if wanted == EVERYTHING:
+        return None
+    return bytes_fields("key_prefix", wanted.key_prefix) | {
+        "keys": [bytes_fields("key", key) for key in sorted(wanted.keys)],
+        "tags": sorted(wanted.tags),
+        "headers": [
+            {"name": name} | ({} if value is None else bytes_fields("value", value))
+            for name, value in wanted.headers
+        ],
     }
 
 
@@ -229,7 +243,7 @@ def parse_series_text(text: bytes) -> SeriesName:
         return parse_series(text if b"{" in text else text + b"{}")
     except BadPayload as error:
         raise ValueError(
-            f"{MESSAGES[error.reason].format(detail=error.detail, cause='')}: write "
+            f"{error.reason.message(error.detail)}: write "
             "measurement{tag=value,tag=value}, tags in ascending order, and a backslash before "
             "each of \\ , = { } in a name"
         ) from error
@@ -324,8 +338,6 @@ def _find_measurement(rebuilt: Rebuilt, namespace: str, name: str) -> Measuremen
 
 
 # Questions
-
-LIST_MAX = 1_000  # messages, records or series that one answer may list
 
 
 class Subject(Enum):

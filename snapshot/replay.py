@@ -64,7 +64,7 @@ def replay(
         group_count += 1
         last = entry
         if index in expected:
-            check_hash(router, expected[index], "MANIFEST")
+            check_hash(router, expected[index])
         if index >= report_at:
             report_at = index + PROGRESS_ENTRIES
             progress(Phase.REPLAY, index - start_index, total)
@@ -76,8 +76,8 @@ def replay(
     return Replayed(applied, group_count, last.term, last.timestamp_ns)
 
 
-def check_hash(router: Router, expected: str, what: str) -> None:
-    """Raise ``StateMismatch`` unless the state has the hash that ``what`` recorded."""
+def check_hash(router: Router, expected: str) -> None:
+    """Raise ``StateMismatch`` unless the state has the hash that MANIFEST recorded."""
     found = hash_text(router)
     if found != expected:
-        raise StateMismatch(router.applied_index, expected, found, what)
+        raise StateMismatch(router.applied_index, expected, found, "MANIFEST")

@@ -117,13 +117,6 @@ class SnapshotStore:
             return None
         return self.install_begin(record, rejected)
 
-    def accept(self, record: SnapshotRecord, live_hash: str) -> bool:
-        """Accept a snapshot, on this thread; return whether it was installed."""
-        job = self.accept_begin(record, live_hash)
-        if job is not None:
-            self._finish(job)
-        return job is not None
-
     def forget(self, records: Collection[SnapshotRecord]) -> None:
         """Drop snapshots that turned out to be unusable, so that they do not count as kept."""
         if records:

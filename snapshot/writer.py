@@ -10,7 +10,6 @@ Two things keep a large snapshot from disturbing the running server: it is synce
 stops before the free space falls below the minimum that the log needs.
 """
 
-import errno
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -31,7 +30,7 @@ from onelog.snapshot.format import (
 )
 from onelog.snapshot.progress import Phase, Progress, no_progress
 from onelog.ual.errors import DiskFull
-from onelog.ual.files import File, Files
+from onelog.ual.files import EXHAUSTED, File, Files, refusal_of
 from onelog.ual.log_config import LogConfig
 
 Section = tuple[int, Iterable[bytes]]
@@ -78,8 +77,8 @@ def write_snapshot(
     except BaseException as error:
         with suppress(OSError):
             files.remove(temporary)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(f"write {path}: {error}; free some space") from error
+        if isinstance(error, OSError) and error.errno in EXHAUSTED:
+            raise refusal_of(f"write {path}", error) from error
         raise
     return WrittenSnapshot(path, whole)
 

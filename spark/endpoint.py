@@ -66,14 +66,13 @@ class EndpointOrigin:
         bytes_per_second_max: int = 0,
         cluster_id: str = "",
     ) -> None:
-        """Name nodes of a cluster; ``security`` holds the options ``token`` and ``tls_*``.
+        """Name nodes of a cluster; ``security`` holds the options ``tls`` and ``tls_*``.
 
         ``cluster_id``: refuse any other cluster at these endpoints.
         """
         self.name = ",".join(endpoints)
         self._endpoints = tuple(endpoints)
         # Certificates are read here, on the driver: executors do not need the files.
-        self._token = (security or {}).get("token")
         self._tls = parse_tls(security or {})
         self._bytes_per_second_max = bytes_per_second_max
         self._cluster_id = cluster_id
@@ -197,9 +196,7 @@ class EndpointOrigin:
             ) from error
         options = ClientOptions(timeout_s=TIMEOUT_S, sessions=False)
         connect_s = TIMEOUT_S if self._cluster_id else CONNECT_S
-        with closing(
-            Client(self._endpoints, token=self._token, tls=self._tls, options=options)
-        ) as client:
+        with closing(Client(self._endpoints, tls=self._tls, options=options)) as client:
             client.scoped(timeout_s=connect_s).connect()
             if self._cluster_id:
                 self._refuse_other(client.admin.topology().cluster_id)

@@ -18,9 +18,8 @@
 ``key_prefix``         only keys that begin with this text; ``key_prefix_hex``: with these bytes
 ``columns``            only these columns
 ``bytes_per_second_max``  how fast a server sends to each task; only with ``endpoint``
-``token``              the reader's credential; ``tls`` (``true``), ``tls_ca``, ``tls_cert``,
-                       ``tls_key`` (paths of PEM files, read on the driver) and ``tls_name``:
-                       as in the client
+``tls``                ``true``; ``tls_ca``, ``tls_cert``, ``tls_key`` (paths of PEM files, read
+                       on the driver) and ``tls_name``: as in the client
 =====================  ============================================================================
 
 A list is separated by commas. A list that begins with ``[`` is a JSON array, for names that have
@@ -50,7 +49,7 @@ SHARD_MAX = 65_535
 LIST_ITEMS_MAX = 10_000
 
 _NAMES = frozenset(("namespaces", "streams", "queues", "measurements", "key_prefix"))
-SECURITY = ("token", "tls", "tls_ca", "tls_cert", "tls_key", "tls_name")
+SECURITY = ("tls", "tls_ca", "tls_cert", "tls_key", "tls_name")
 _ONLY_ENDPOINT = ("bytes_per_second_max", *SECURITY)
 _KNOWN = (
     "endpoint", "path", "view", "from_index", "to_index", "from_time", "to_time", "since", "shards",
@@ -100,7 +99,7 @@ class ReadOptions:
     key_prefix: bytes | None = None
     columns: tuple[str, ...] | None = None
     bytes_per_second_max: int = 0
-    security: tuple[tuple[str, str], ...] = ()  # token and tls_*, as far as they were given
+    security: tuple[tuple[str, str], ...] = ()  # tls_*, as far as they were given
 
     @classmethod
     def parse(

@@ -35,8 +35,6 @@ STREAM_ID_MAX = (1 << 56) - 1
 # How often the names are listed for one place in the log before its file counts as missing.
 LISTINGS_MAX = 5
 
-_NO_VOIDS: Indexes = np.empty((0, 2), np.uint64)
-
 
 @dataclass(frozen=True, slots=True)
 class Part:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+from hypothesis import HealthCheck, settings
+
 # Hundreds of servers are started: each would begin threads for linear algebra, which look for work
 # for a while before they sleep.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -13,6 +15,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # that tests interrupt would never hear of it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# No test may depend on how fast the machine is: neither an example nor its making has a deadline.
+settings.register_profile("onelog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("onelog")
 
 # Folders that onelog has links to. The root of the repository is on the path, for tests and bench:
 # imported by its bare name, a module would exist twice, and one of them would be patched.

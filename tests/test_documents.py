@@ -28,6 +28,7 @@ RUN_BY = {
     ("docs/operations.md", "sh"): "tests/onelog/cli/test_operations_document.py",
     ("docs/payloads.md", "hex"): "tests/projections/test_payloads.py",
     ("docs/queue.md", "hex"): "tests/projections/queue/test_queue_payloads.py",
+    ("docs/security.md", "sh"): "tests/onelog/cli/cluster/test_certificates.py",
     ("docs/snapshots.md", "hex"): "tests/formats/test_fsnap.py",
     ("docs/spark.md", "python"): "tests/spark/jvm/test_recipes.py",
     ("docs/spark.md", "sh"): "tests/spark/jvm/test_recipes.py",
@@ -45,6 +46,9 @@ NOT_RUN = {
     ("docs/guarantees.md", ""): "takes long; tests/simulation runs some seeds",
     ("docs/operations.md", "Containers"): (
         "needs an engine: make compose-test; tests/system/test_compose.py runs the file without"
+    ),
+    ("docs/security.md", "Certificates"): (
+        "has addresses of other machines; tests/system/test_identity.py starts nodes so"
     ),
     ("docs/server.md", "One node"): "does not end; every test with a server runs it",
     ("docs/server.md", "Founding a cluster"): (

@@ -7,22 +7,26 @@ from pathlib import Path
 
 import pytest
 
+from onelog.projections.reasons import Reason
 from tests.documents import ROOT
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 SECTIONS = [part for part in PAGE.split("\n## ") if part.startswith(("Life of", "Where to begin"))]
 FILE = re.compile(r"[a-z0-9_/]+\.(py|proto)")
+LISTED = re.compile(r"`([a-z0-9_/]+\.py)` \(([^)]*)\)")  # a file and, in parentheses, names in it
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[a-z_][a-z0-9_]*)?")
 
 
 @cache
 def names_in(path: Path) -> frozenset[str]:
-    """Return functions, classes and ``Class.method`` of a module, inherited ones included."""
+    """Return functions, classes, constants and ``Class.method`` of a module."""
     tree = ast.parse(path.read_text())
     found = set()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        found |= {each.id for each in targets if isinstance(each, ast.Name)}
         if isinstance(node, ast.ClassDef):
             methods = (ast.FunctionDef, ast.AsyncFunctionDef)
             found |= {f"{node.name}.{each.name}" for each in node.body if isinstance(each, methods)}
@@ -44,10 +48,16 @@ def missing_of(section: str) -> list[str]:
                 missing.append(quoted)
         elif NAME.fullmatch(quoted) and ("." in quoted or quoted[0].isupper() or "_" in quoted):
             python = [each for each in files if each.suffix == ".py"]
-            if quoted.isupper() or not python:
+            is_status = quoted.isupper() and ("_" not in quoted or quoted in Reason.__members__)
+            if is_status or not python:
                 continue
-            if not any(quoted in names_in(each) for each in python):
+            candidates = python if "." in quoted or quoted.isupper() else python[-1:]
+            if not any(quoted in names_in(each) for each in candidates):
                 missing.append(quoted)
+    for file, listed in LISTED.findall(section):
+        names = names_in(ROOT / file) if (ROOT / file).is_file() else frozenset()
+        quoted_names = re.findall(r"`([^`]+)`", listed)
+        missing += [each for each in quoted_names if NAME.fullmatch(each) and each not in names]
     return missing
 
 

@@ -1,4 +1,4 @@
-"""Every function, method and class of the product is reached by the product itself.
+"""Every function, method, class and constant of the product is reached by the product itself.
 
 Code that only tests call costs its readers as much as code that works for somebody, and documents
 begin to speak of it as if it worked. Benchmarks and scripts are no callers either.
@@ -30,6 +30,8 @@ FRAMEWORKS = {
     "coroutines": ("throw",),
     "click": ("format_commands", "format_options"),
     "grpc.reflection": ("server_reflection_info",),
+    "ipython": ("_repr_html_",),
+    "ssl.SSLContext": ("wrap_bio",),
     "pysyncobj": (
         "_SyncObj__applyLogEntries", "_SyncObj__connectedToAnyone", "_SyncObj__getEntries",
         "_SyncObj__onBecomeLeader",
@@ -43,6 +45,7 @@ FRAMEWORKS = {
         "prepareForTriggerAvailableNow", "reportLatestOffset", "streamReader", "streamWriter",
         "writer", "zero",
     ),
+    "uvicorn": ("on_header", "on_headers_complete", "on_response_complete"),
 }  # fmt: skip
 
 # Structures check and measure themselves for the tests, which compare them with models.
@@ -54,45 +57,6 @@ LATER = {
     "onelog.node.replica.spill:LmdbSpill.pending_bytes": "what a memory budget has to count",
     "onelog.projections.router:ProjectionRouter.evict": "keeps a shard within a memory budget",
     "onelog.ual.segments.sealing:compact_segment": "drops dead payloads of old segments",
-}
-
-# Debts: only tests call these. Each is to be deleted, or moved to the tests; add none.
-TESTS_ONLY: set[str] = {
-    "onelog.cluster.raft.journal:RaftJournal.membership_numbers",
-    "onelog.cluster.transport.outbox:Outbox.bulk_bytes",
-    "onelog.node.edge.gate:Admission.clients",
-    "onelog.node.replicas:Replicas.add_learner",
-    "onelog.projections.kv.projection:KV.first_pinned",
-    "onelog.projections.kv.reads:KvReads.json_get",
-    "onelog.projections.projection:Projection.first_pinned",
-    "onelog.projections.queue.message:LeasedMessage.dead_headers",
-    "onelog.projections.queue.message:encode_leased",
-    "onelog.projections.queue.projection:Queue.first_pinned",
-    "onelog.projections.queue.reads:QueueReads.queue_stats",
-    "onelog.projections.queue.reads:QueueReads.get_message",
-    "onelog.projections.queue.reads:QueueReads.can_lease",
-    "onelog.projections.queue.store:QueueState.first_pinned",
-    "onelog.projections.router:ProjectionRouter.first_pinned",
-    "onelog.projections.stream.projection:Stream.first_pinned",
-    "onelog.projections.stream.reads:PendingRecord",
-    "onelog.projections.stream.reads:StreamReads.list_pending",
-    "onelog.projections.stream.reads:StreamReads.claimable_from",
-    "onelog.projections.stream.reads:StreamReads.read_many",
-    "onelog.projections.stream.reads:StreamReads.read_pending",
-    "onelog.projections.stream.reads:StreamReads.next_offsets",
-    "onelog.projections.timeseries.deletes:decode_cursor",
-    "onelog.projections.timeseries.projection:TimeSeries.first_pinned",
-    "onelog.projections.timeseries.query:QueryEngine",
-    "onelog.snapshot.builder_process:BuilderProcess.process_id",
-    "onelog.snapshot.store:SnapshotStore.accept",
-    "onelog.ual.entry:decode_group",
-    "onelog.ual.entry:check_groups",
-    "onelog.ual.log:Log.close_active",
-    "onelog.ual.log:Log.seal",
-    "onelog.ual.log:Log.drop_before",
-    "onelog.ual.manifest:encode",
-    "onelog.ual.manifest:decode",
-    "onelog.ual.recovery:Survey.cut_bytes",
 }
 
 
@@ -119,7 +83,6 @@ class Definition:
     path: Path
     line: int
     owner: Global | None = None
-    is_code: bool = True
     returns: ast.expr | None = None
     uses: set[Attribute | Global] = field(default_factory=set)
 
@@ -163,7 +126,6 @@ class Program:
                 made = Definition(place, module.path, statement.lineno)
                 # A function may be defined twice: for two platforms, or as an overload.
                 made = self.definitions.setdefault(place, made)
-                made.is_code = not isinstance(statement, ast.Assign | ast.AnnAssign)
                 if isinstance(statement, ast.ClassDef):
                     self._define_class(module, statement, made)
                 else:
@@ -411,12 +373,12 @@ def place_of(name: str) -> Global:
 def unreached(program: Program) -> list[Definition]:
     """Return the code that nothing reaches, but for what is exempt and what that needs."""
     checks = {each.place for each in program.definitions.values() if each.method in SELF_CHECKS}
-    exempt = {place_of(name) for name in {*LATER, *TESTS_ONLY}}
+    exempt = {place_of(name) for name in LATER}
     reached = program.reach(entry_points(program) | checks | exempt)
     return [
         each
         for each in program.definitions.values()
-        if each.is_code and each.place not in reached and each.owner in reached | {None}
+        if each.place not in reached and each.owner in reached | {None}
     ]
 
 
@@ -431,7 +393,7 @@ def test_all_code_of_the_product_is_reached() -> None:
 
 def test_what_is_exempt_is_there_and_waits_for_its_caller() -> None:
     """A name that stays in the list would hide the next one that is dead."""
-    exempt = {place_of(name) for name in {*LATER, *TESTS_ONLY}}
+    exempt = {place_of(name) for name in LATER}
     assert exempt - set(PROGRAM.definitions) == set()
     assert exempt & PROGRAM.reach(entry_points(PROGRAM)) == set()
 
@@ -445,7 +407,9 @@ def test_dead_code_is_found(tmp_path: Path) -> None:
     """Calls among dead functions, and of a function by itself, are no callers."""
     source = tmp_path / "m.py"
     source.write_text(
-        "def live(): return Kind().used()\n"
+        "def live(): return Kind().used(), HERE\n"
+        "HERE = 1\n"
+        "GONE = 3\n"
         "def dead(): return dead() + lost()\n"
         "def lost(): return Kind().gone()\n"
         "class Kind:\n"
@@ -455,4 +419,4 @@ def test_dead_code_is_found(tmp_path: Path) -> None:
     program = Program({"m": source})
     reached = program.reach({Global("m", "live")})
     dead = {each.name for each in set(program.definitions) - reached}
-    assert dead == {"dead", "lost", "Kind.gone"}
+    assert dead == {"dead", "lost", "Kind.gone", "GONE"}

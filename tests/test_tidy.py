@@ -16,6 +16,7 @@ from tests.conftest import LINKED
 
 ROOT = Path(__file__).parent.parent
 FUNCTION_LINES_MAX = 70
+DOCUMENT_COLUMNS_MAX = 200
 NOT_SOURCE = frozenset(("__pycache__", "build", "dist", "venv"))
 
 
@@ -189,6 +190,13 @@ def test_a_document_has_one_title(path: Path) -> None:
     outside_code = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
     titles = [line for line in outside_code.splitlines() if line.startswith("# ")]
     assert len(titles) == 1, titles
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_a_document_has_no_line_over_200_characters(path: Path) -> None:
+    """A longer row of a table cannot be read in an editor or a diff: make it a list."""
+    lines = path.read_text().splitlines()
+    assert [at for at, line in enumerate(lines, 1) if len(line) > DOCUMENT_COLUMNS_MAX] == []
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)

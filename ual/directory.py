@@ -19,6 +19,11 @@ Invariants:
 * SYSTEM is the last file that creation writes. A directory with SYSTEM is complete.
 * Shards, partitions, cluster and node never change. A start that asks for others is refused:
   keys would be looked for in the wrong shard, or a node would use the votes of another.
+* Only the owner has access to the directory and its files. What others can reach when a server
+  opens it is taken from them (``Claim.narrowed``), or the server does not start.
+* A directory that is removed or replaced under a running server ends it (``check_in_place``).
+* The directory of a shard is that of one shard of one node: its MANIFEST and its segments say so,
+  and a copy from elsewhere is refused (``ForeignShard``).
 * Every other file of the directory is opened only while LOCK is held, except by offline readers
   that do not ask for the lock.
 
@@ -34,6 +39,7 @@ This module reads no clock and no random numbers: callers pass ids and times in.
 
 import errno
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -42,10 +48,11 @@ from uuid import UUID
 from onelog.ual.errors import (
     CorruptFile,
     DirectoryError,
+    DirectoryExposed,
     DirectoryInUse,
+    DirectoryLost,
     NotADataDirectory,
     TopologyMismatch,
-    WrongNode,
 )
 from onelog.ual.files import FileLock, Files
 from onelog.ual.json_file import Fields, read_json_file, write_json_file
@@ -53,7 +60,7 @@ from onelog.ual.json_file import Fields, read_json_file, write_json_file
 SYSTEM_VERSION = 2  # 1 had no founders, no name and no workers
 NODE_VERSION = 1
 
-SHARDS_DEFAULT = 4
+SHARDS_DEFAULT = 4  # of a cluster; a node by itself has one
 SHARDS_MAX = 65_535  # a segment's header has two bytes for the shard
 PARTITIONS_DEFAULT = 256
 PARTITIONS_MAX = 65_536
@@ -222,13 +229,6 @@ def _read(files: Files, path: Path, version_max: int, advice: str) -> Fields:
 
 # Directory
 
-__all__ = [
-    "CREATED_AT_SIZE_MAX", "LOCK_NAME", "NODE_NAME", "NODE_NAME_SIZE_MAX", "NODE_VERSION",
-    "PARTITIONS_DEFAULT", "PARTITIONS_MAX", "SHARDS_DEFAULT", "SHARDS_MAX", "SYSTEM_NAME",
-    "SYSTEM_VERSION", "Claim", "DataDirectory", "Founder", "Node", "ShardPaths", "System",
-    "Topology", "read_node", "read_system", "shard_paths",
-]  # fmt: skip
-
 LOCK_NAME = "LOCK"
 _CREATION_NAMES = frozenset(
     (LOCK_NAME, NODE_NAME, f"{NODE_NAME}.tmp", SYSTEM_NAME, f"{SYSTEM_NAME}.tmp")
@@ -237,6 +237,18 @@ _SHARD_NAME = re.compile(r"[0-9]{5}")
 _WORKER_NAME = re.compile(r"worker-[0-9]{1,3}")
 _IGNORED_NAMES = frozenset(("lost+found",))  # in the root of a freshly made file system
 _NOT_OURS_TO_SYNC = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardIdentity:
+    """Which shard of which node of which cluster a directory holds; MANIFEST says it."""
+
+    cluster_id: UUID
+    node_id: UUID
+    shard: int
+
+    def __str__(self) -> str:
+        return f"shard {self.shard} of node {self.node_id} in cluster {self.cluster_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +261,7 @@ class ShardPaths:
     manifest: Path
     hard_state: Path
     cold_list: Path
+    identity: ShardIdentity | None = None  # what MANIFEST must say, where that is known
 
 
 def shard_paths(path: Path, shard: int) -> ShardPaths:
@@ -267,12 +280,19 @@ def shard_paths(path: Path, shard: int) -> ShardPaths:
 class Claim:
     """A locked directory with a NODE, and with a SYSTEM if it was completed before."""
 
-    __slots__ = ("_files", "_lock", "node", "path", "system")
+    __slots__ = ("_files", "_lock", "narrowed", "node", "path", "system")
 
     def __init__(
-        self, files: Files, path: Path, node: Node, system: System | None, lock: FileLock
+        self,
+        files: Files,
+        path: Path,
+        node: Node,
+        system: System | None,
+        lock: FileLock,
+        narrowed: Sequence[Path] = (),
     ) -> None:
         self.path = path
+        self.narrowed = narrowed  # what others had access to until now
         self.node = node
         self.system = system
         self._files = files
@@ -307,56 +327,6 @@ class DataDirectory:
         self._lock = lock
 
     @classmethod
-    def open_or_create(
-        cls,
-        files: Files,
-        path: Path,
-        *,
-        topology: Topology | None,
-        node_name: str,
-        cluster_id: UUID,
-        node_id: UUID,
-        created_at: str,
-        cluster_id_expected: UUID | None = None,
-        node_id_expected: UUID | None = None,
-    ) -> "DataDirectory":
-        """Open the directory for a server; create it if it is empty or missing.
-
-        ``node_name``, ``cluster_id``, ``node_id`` and ``created_at`` are for a new directory; an
-        existing one keeps its own. ``topology`` and the two expected ids are requirements: a
-        directory that differs from them, or would be created differently, is refused.
-        """
-        assert 1 <= len(created_at) <= CREATED_AT_SIZE_MAX, created_at
-        system = System(cluster_id, topology or Topology(), created_at)
-        node = Node(node_id, node_name, created_at)
-        # Before LOCK, which would leave a file of ours in somebody else's directory.
-        _refuse_foreign(files, path)
-        files.make_directory(path)
-        lock = _lock(files, path)
-        try:
-            _refuse_foreign(files, path)
-            if files.exists(path / SYSTEM_NAME):
-                system, node = read_system(files, path), read_node(files, path)
-            elif files.exists(path / NODE_NAME):
-                node = read_node(files, path)
-            is_made = files.exists(path / SYSTEM_NAME)
-            shown = f"{path} belongs" if is_made else f"{path} is new and would belong"
-            _refuse_other_cluster(shown, system, cluster_id_expected)
-            _refuse_other_node(shown, node, node_id_expected)
-            _refuse_other_topology(path, system.topology, topology)
-            if is_made:
-                _refuse_missing_shards(files, path, system.topology.shards)
-                # A start that was killed may have left SYSTEM in the page cache only. If the power
-                # failed later, the data written from now on would be left without SYSTEM.
-                files.sync_directory(path)
-            else:
-                _create(files, path, system, node)
-        except BaseException:
-            lock.release()
-            raise
-        return cls(path, system, node, lock)
-
-    @classmethod
     def claim(cls, files: Files, path: Path, node: Node, *, of_workers: bool = False) -> Claim:
         """Lock the directory for a server, and write NODE if there is none.
 
@@ -367,11 +337,14 @@ class DataDirectory:
         lock = _lock(files, path)
         try:
             _refuse_foreign(files, path, of_workers=of_workers)
+            narrowed = _restrict(files, path)
             system = None
             if files.exists(path / SYSTEM_NAME):
                 system = read_system(files, path)
                 _refuse_missing_shards(files, path, system.topology.shards)
-                files.sync_directory(path)  # see open_or_create
+                # A start that was killed may have left SYSTEM in the page cache only. If the power
+                # failed later, the data written from now on would be left without SYSTEM.
+                files.sync_directory(path)
             if system is not None or files.exists(path / NODE_NAME):
                 node = read_node(files, path)
             else:
@@ -380,7 +353,7 @@ class DataDirectory:
         except BaseException:
             lock.release()
             raise
-        return Claim(files, path, node, system, lock)
+        return Claim(files, path, node, system, lock, narrowed)
 
     @classmethod
     def open_existing(cls, files: Files, path: Path, *, lock: bool) -> "DataDirectory":
@@ -412,7 +385,17 @@ class DataDirectory:
     def shard_path(self, shard: int) -> ShardPaths:
         """Return the paths of the files of ``shard``."""
         assert 0 <= shard < self.system.topology.shards, shard
-        return shard_paths(self.path, shard)
+        identity = ShardIdentity(self.system.cluster_id, self.node.node_id, shard)
+        return replace(shard_paths(self.path, shard), identity=identity)
+
+    def check_in_place(self, files: Files) -> None:
+        """Raise ``DirectoryLost`` if it was removed or replaced since it was opened."""
+        if self._lock is not None and not self._lock.is_in_place():
+            raise DirectoryLost(str(self.path))
+        for shard in range(self.system.topology.shards):
+            segments = self.shard_path(shard).segments
+            if not files.exists(segments):
+                raise DirectoryLost(str(segments))
 
     def close(self) -> None:
         """Release LOCK; a second call does nothing."""
@@ -432,12 +415,22 @@ class DataDirectory:
         self.close()
 
 
+def require_data(files: Files, path: Path) -> None:
+    """Refuse a directory in which no database was ever founded."""
+    if not files.exists(path / SYSTEM_NAME):
+        raise NotADataDirectory(
+            f"{path} holds no database, and node.require_data forbids to make a new one: mount its "
+            "volume or restore it from a backup; to begin anew, start once without --require-data"
+        )
+
+
 def _create(files: Files, path: Path, system: System, node: Node) -> None:
     """Write the files of a new directory; each step is durable before the next begins."""
     if not files.exists(path / NODE_NAME):
         write_node(files, path, node)
     for shard in range(system.topology.shards):
         paths = shard_paths(path, shard)
+        files.make_directory(paths.root)
         files.make_directory(paths.segments)
         files.make_directory(paths.snapshots)
         files.sync_directory(paths.root)
@@ -466,6 +459,16 @@ def _lock(files: Files, path: Path) -> FileLock:
     if lock is None:
         raise DirectoryInUse(f"another process is using {path}; stop it first")
     return lock
+
+
+def _restrict(files: Files, path: Path) -> Sequence[Path]:
+    try:
+        return files.restrict(path)
+    except PermissionError as error:
+        raise DirectoryExposed(
+            f"others have access to {error.filename or path}, which this process does not own and "
+            "cannot take from them; choose a directory inside of it, or change its owner"
+        ) from error
 
 
 def _list(files: Files, path: Path) -> list[str]:
@@ -512,36 +515,6 @@ def _is_unused(files: Files, shard: ShardPaths) -> bool:
     made = {shard.segments.name, shard.snapshots.name}
     names = _list(files, shard.root)
     return made.issuperset(names) and not any(_list(files, shard.root / name) for name in names)
-
-
-def _refuse_other_cluster(shown: str, system: System, expected: UUID | None) -> None:
-    if expected not in (None, system.cluster_id):
-        raise TopologyMismatch(
-            f"{shown} to cluster {system.cluster_id}, not to {expected}; "
-            "correct the cluster id or choose another directory"
-        )
-
-
-def _refuse_other_node(shown: str, node: Node, expected: UUID | None) -> None:
-    if expected not in (None, node.node_id):
-        raise WrongNode(
-            f"{shown} to node {node.node_id} ({node.name}), not to {expected}; "
-            "use that node's own directory, or add this node to the cluster as a new one"
-        )
-
-
-def _refuse_other_topology(path: Path, found: Topology, asked: Topology | None) -> None:
-    if asked is None:
-        return
-    for name, there, wanted in (
-        ("shards", found.shards, asked.shards),
-        ("partitions", found.partitions, asked.partitions),
-    ):
-        if there != wanted:
-            raise TopologyMismatch(
-                f"{path} has {there} {name}, {wanted} were asked for; the number is fixed when a "
-                f"cluster is created: ask for {there}, or start with an empty directory"
-            )
 
 
 def _refuse_missing_shards(files: Files, path: Path, shards: int) -> None:

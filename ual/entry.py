@@ -23,7 +23,7 @@ This module does no I/O and reads no clock: index, term and time are passed in.
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import zstandard
@@ -121,6 +121,13 @@ OWNER_KV = 0x01
 OWNER_QUEUE = 0x02
 OWNER_TIMESERIES = 0x03
 OWNER_STREAM = 0x04
+OWNER_NAMES = {
+    OWNER_SYSTEM: "system",
+    OWNER_KV: "kv",
+    OWNER_QUEUE: "queue",
+    OWNER_TIMESERIES: "timeseries",
+    OWNER_STREAM: "stream",
+}
 OWNER_COUNT_MAX = 16  # the number of slots in a segment's footer that count entries by owner
 TYPES_END = OWNER_COUNT_MAX << 8
 
@@ -131,6 +138,13 @@ TYPE_NOOP = OWNER_SYSTEM << 8 | 0x01
 GROUP_SIZE_MAX = 16 << 20
 GROUP_ENTRIES_MAX = 65_536
 PAYLOAD_SIZE_MAX = GROUP_SIZE_MAX - HEADER_SIZE
+
+
+class Unreadable(NamedTuple):
+    """Consecutive entries that cannot be read, in their place: their file is damaged."""
+
+    first_index: int
+    last_index: int
 
 
 class Draft(NamedTuple):
@@ -309,20 +323,6 @@ def decode_entry(data: bytes) -> Entry:
     return Entry(entry_type, flags, term, index, time_ns, left, data[HEADER_SIZE:])
 
 
-def decode_group(group: Group) -> list[Entry]:
-    """Return the entries of a group that was checked or encoded here."""
-    data = group.data
-    ends = [*group.offsets[1:], len(data)]
-    unpack = HEADER.unpack_from
-    entries: list[Entry] = []
-    for start, end in zip(group.offsets, ends, strict=True):
-        _, entry_type, flags, term, index, time_ns, _, left = unpack(data, start)
-        entries.append(
-            Entry(entry_type, flags, term, index, time_ns, left, data[start + HEADER_SIZE : end])
-        )
-    return entries
-
-
 def decode_entries(data: bytes) -> list[Entry]:
     """Return the entries of stored groups that were checked before."""
     unpack = HEADER.unpack_from
@@ -334,16 +334,3 @@ def decode_entries(data: bytes) -> list[Entry]:
         start = payload_at + length
         entries.append(Entry(entry_type, flags, term, index, time_ns, left, data[payload_at:start]))
     return entries
-
-
-def check_groups(
-    buffer: bytes | memoryview, first_index: int, timestamp_ns_min: int = 0
-) -> Iterable[Group]:
-    """Verify and yield every group of ``buffer``, which must hold whole groups and nothing else."""
-    offset = 0
-    while offset < len(buffer):
-        group = check_group(buffer, offset, first_index, timestamp_ns_min)
-        yield group
-        offset += len(group.data)
-        first_index = group.last_index + 1
-        timestamp_ns_min = group.last_timestamp_ns

@@ -10,12 +10,16 @@
     │   ├── CorruptPayload        a compressed payload that does not decompress
     │   ├── PayloadTooLarge       a compressed payload that would exceed the limit
     │   ├── CorruptFile           a header, table, footer or small file
+    │   │   └── EntriesDamaged    entries of a damaged file that cannot be read
     │   ├── UnknownVersion        written by a newer onelog
     │   └── MissingSegment        a range of the log has no file
     ├── DirectoryError            the data directory is not ours to open
     │   ├── DirectoryInUse        another process holds LOCK
     │   ├── TopologyMismatch      shards, partitions or cluster differ from SYSTEM
     │   ├── WrongNode             NODE names another node
+    │   ├── ForeignShard          a shard's directory is that of another shard, node or cluster
+    │   ├── DirectoryExposed      others have access to it, and that cannot be taken from them
+    │   ├── DirectoryLost         it was removed or replaced while this process used it
     │   └── NotADataDirectory     no SYSTEM file, or a foreign directory
     ├── IndexUnavailable          a read outside the log
     │   ├── IndexDropped          below the first index that is kept
@@ -23,11 +27,13 @@
     ├── RangeNotWhole             a range that begins or ends inside a group
     ├── GroupTooLarge             a group that no segment may hold
     ├── DiskFull                  below the minimum of free space; reads continue
+    │   └── TooManyOpenFiles      the process or the system has no descriptors; likewise
     └── LogFailed                 a write or sync failed; only a reopen can tell what is on disk
 
 ``reason`` is stable and meant for programs; the message is meant for people and says what to do.
 """
 
+import errno
 from typing import ClassVar
 
 
@@ -100,6 +106,23 @@ class CorruptFile(DataError):
         self.offset = offset
 
 
+class EntriesDamaged(CorruptFile):
+    """Entries that cannot be read because their file is damaged; others of the file may be."""
+
+    reason = "ENTRY_DAMAGED"
+
+    def __init__(self, damage: CorruptFile, first_index: int, last_index: int) -> None:
+        super().__init__(damage.path, damage.rule, damage.offset)
+        self.first_index = first_index
+        self.last_index = last_index
+
+    def __str__(self) -> str:
+        which = f"entry {self.first_index}"
+        if self.last_index > self.first_index:
+            which = f"entries {self.first_index} to {self.last_index}"
+        return f"{which}: {super().__str__()}"
+
+
 class UnknownVersion(DataError):
     """The file was written by a newer onelog than this one."""
 
@@ -151,6 +174,38 @@ class WrongNode(DirectoryError):
     """NODE names another node: a directory is never taken over."""
 
     reason = "WRONG_NODE"
+
+
+class ForeignShard(DirectoryError):
+    """A shard's directory was copied or moved here: nothing in it is opened."""
+
+    reason = "FOREIGN_SHARD"
+
+    def __init__(self, path: str, theirs: str, ours: str) -> None:
+        super().__init__(
+            f"{path} is of {theirs}, but this is {ours}: it was copied or moved here; put the one "
+            "back that belongs here, or remove this node from the cluster and add it as a new one "
+            "with an empty directory"
+        )
+
+
+class DirectoryExposed(DirectoryError):
+    """Other users have access to the directory, and this process may not take it from them."""
+
+    reason = "DIRECTORY_EXPOSED"
+
+
+class DirectoryLost(DirectoryError):
+    """The directory, or a part of it, was removed or replaced while this process used it."""
+
+    reason = "DIRECTORY_LOST"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} was removed or replaced while this node was using it; what it held is gone "
+            "unless it was moved: mount or move it back, or restore it from a backup. A member of "
+            "a cluster that has lost it is removed and added again as a new node"
+        )
 
 
 class NotADataDirectory(DirectoryError):
@@ -206,7 +261,31 @@ class DiskFull(UalError):
     reason = "DISK_FULL"
 
 
+class TooManyOpenFiles(DiskFull):
+    """A file could not be opened (EMFILE, ENFILE); nothing of the write was kept."""
+
+    reason = "TOO_MANY_OPEN_FILES"
+
+
 class LogFailed(UalError):
     """An earlier write or sync failed, so what the disk holds is unknown until a reopen."""
 
     reason = "LOG_FAILED"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error, one of its group, or what caused it, is a failed allocation."""
+    found, seen = [error], set[int]()
+    while found:
+        each = found.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, MemoryError) or getattr(each, "errno", None) == errno.ENOMEM:
+            return True
+        if isinstance(each, RuntimeError) and "can't start new thread" in str(each):
+            return True  # there is no room for its stack
+        if isinstance(each, BaseExceptionGroup):
+            found += each.exceptions
+        found += [cause for cause in (each.__cause__, each.__context__) if cause is not None]
+    return False

@@ -14,7 +14,13 @@ An implementation guarantees:
 * ``map`` is a read-only view. The mapped file must not be truncated while it is mapped; the log
   maps sealed segments only, and those are replaced or unlinked, never changed.
 
-Errors are ``OSError``; the callers turn ENOSPC into ``DiskFull`` and the rest into ``LogFailed``.
+Files are for their owner alone: they are made with mode 0600 and directories with 0700, whatever
+the umask. ``restrict`` narrows what an earlier version or somebody else has made wider.
+
+Errors are ``OSError``; the callers turn those of ``EXHAUSTED`` into ``DiskFull`` (``refusal_of``)
+and the rest into ``LogFailed``. A process without descriptors is like a full disk: what needs a new
+file is refused, and the log goes on with those that it has. ``DiskFiles`` keeps a few descriptors
+in reserve, for what has to be finished once it has begun, such as making a rename durable.
 ``FreeSpace`` refuses writes before the disk is really full: sealing, MANIFEST and a cut need some
 space even when appends are refused.
 """
@@ -25,13 +31,31 @@ import mmap
 import os
 import stat
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
-from onelog.ual.errors import DiskFull
+from onelog.ual.errors import DiskFull, TooManyOpenFiles
 
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
+FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
+_SHARED_FILE_MODE, _SHARED_DIRECTORY_MODE = 0o644, 0o777  # less what the umask takes
+_OTHERS = 0o077
+OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+# What passes: a later attempt may succeed, and nothing is unknown meanwhile.
+EXHAUSTED = (*OUT_OF_SPACE, *OUT_OF_DESCRIPTORS)
+# Descriptors kept in reserve; the last of them only for what is closed at once.
+SPARES, SPARES_FOR_SHORT = 8, 4
+
+
+def refusal_of(what: str, error: OSError) -> DiskFull:
+    """Return the refusal for an error of ``EXHAUSTED``."""
+    if error.errno in OUT_OF_DESCRIPTORS:
+        return TooManyOpenFiles(
+            f"{what}: {error}; raise the limit of open files (ulimit -n) or close connections"
+        )
+    return DiskFull(f"{what}: {error}; free some space")
 
 
 class File(Protocol):
@@ -55,6 +79,9 @@ class File(Protocol):
 
 class FileLock(Protocol):
     """An exclusive lock on a file, held until ``release`` or the end of the process."""
+
+    def is_in_place(self) -> bool:
+        """Tell whether the file of that name is still the one that is locked."""
 
     def release(self) -> None:
         """Release the lock."""
@@ -89,6 +116,9 @@ class Files(Protocol):
 
     def sync_directory(self, path: Path) -> None:
         """Make the directory's names durable."""
+
+    def restrict(self, path: Path) -> Sequence[Path]:
+        """Take a directory, and everything in it, from all but its owner; return what was wider."""
 
     def free_bytes(self, path: Path) -> int:
         """Return the space that an ordinary user may still fill."""
@@ -159,8 +189,16 @@ class DiskFile:
 class DiskLock:
     """flock on an open descriptor; the kernel drops it when the process dies."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
         self._descriptor = descriptor
+
+    def is_in_place(self) -> bool:
+        """See ``FileLock.is_in_place``."""
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._descriptor))
+        except OSError:
+            return False
 
     def release(self) -> None:
         """See ``FileLock.release``; a second call does nothing."""
@@ -170,20 +208,68 @@ class DiskLock:
             os.close(descriptor)
 
 
+class _Spares:
+    """Descriptors in reserve: closed when no others are left, and opened again when there are."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._descriptors: list[int] = []
+
+    def __reduce__(self) -> tuple[type["_Spares"], tuple[()]]:
+        """Pickle nothing: descriptors belong to one process, and another has its own."""
+        return _Spares, ()
+
+    def __del__(self) -> None:
+        for each in self._descriptors:
+            os.close(each)
+
+    def open(self, path: Path, flags: int, mode: int = 0, *, is_short: bool) -> int:
+        """Open with a descriptor of the reserve, if there is no other."""
+        with self._lock:
+            kept = 0 if is_short else SPARES_FOR_SHORT
+            while True:
+                try:
+                    found = os.open(path, flags | os.O_CLOEXEC, mode)
+                except OSError as error:
+                    if error.errno not in OUT_OF_DESCRIPTORS or len(self._descriptors) <= kept:
+                        raise
+                    os.close(self._descriptors.pop())
+                else:
+                    self._refill()
+                    return found
+
+    def _refill(self) -> None:
+        with suppress(OSError):
+            while len(self._descriptors) < SPARES:
+                self._descriptors.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+
 class DiskFiles:
     """The real file system."""
 
+    def __init__(self, *, is_shared: bool = False) -> None:
+        """``is_shared``: others may read what is made, as far as the umask allows."""
+        self._is_shared = is_shared
+        self._file_mode = _SHARED_FILE_MODE if is_shared else FILE_MODE
+        self._directory_mode = _SHARED_DIRECTORY_MODE if is_shared else DIRECTORY_MODE
+        self._spares = _Spares()
+
     def open(self, path: Path, *, create: bool = False) -> File:
         """See ``Files.open``."""
-        return DiskFile(_open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)))
+        if not create:
+            return DiskFile(self._open(path, os.O_RDWR, is_short=False))
+        descriptor = self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, is_short=False)
+        if not self._is_shared:
+            os.fchmod(descriptor, self._file_mode)  # the umask may have taken from the owner, too
+        return DiskFile(descriptor)
 
     def open_read(self, path: Path) -> File:
         """See ``Files.open_read``."""
-        return DiskFile(_open(path, os.O_RDONLY))
+        return DiskFile(self._open(path, os.O_RDONLY, is_short=True))
 
     def map(self, path: Path) -> memoryview:
         """See ``Files.map``."""
-        descriptor = _open(path, os.O_RDONLY)
+        descriptor = self._open(path, os.O_RDONLY, is_short=True)
         try:
             return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
         finally:
@@ -199,7 +285,7 @@ class DiskFiles:
 
     def make_directory(self, path: Path) -> None:
         """See ``Files.make_directory``."""
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(self._directory_mode, parents=True, exist_ok=True)
 
     def rename(self, source: Path, target: Path) -> None:
         """See ``Files.rename``."""
@@ -211,11 +297,27 @@ class DiskFiles:
 
     def sync_directory(self, path: Path) -> None:
         """See ``Files.sync_directory``."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = self._spares.open(path, os.O_RDONLY | os.O_DIRECTORY, is_short=True)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def restrict(self, path: Path) -> Sequence[Path]:
+        """See ``Files.restrict``; what another user owns cannot be narrowed."""
+        narrowed = [path] if _restrict(path, os.stat(path)) else []
+        waiting = [path]
+        while waiting:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    found = entry.stat(follow_symlinks=False)
+                    if _restrict(Path(entry.path), found):
+                        narrowed.append(Path(entry.path))
+                    elif found.st_uid != os.geteuid() and os.geteuid() != 0:
+                        continue  # it is that user's alone, as lost+found is
+                    if stat.S_ISDIR(found.st_mode):
+                        waiting.append(Path(entry.path))
+        return narrowed
 
     def free_bytes(self, path: Path) -> int:
         """See ``Files.free_bytes``."""
@@ -224,22 +326,31 @@ class DiskFiles:
 
     def lock(self, path: Path) -> FileLock | None:
         """See ``Files.lock``."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        descriptor = os.open(path, flags, self._file_mode)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             return None
-        return DiskLock(descriptor)
+        return DiskLock(path, descriptor)
+
+    def _open(self, path: Path, flags: int, *, is_short: bool) -> int:
+        """Open a regular file; a pipe of that name would block, a device would never end."""
+        mode = self._file_mode
+        descriptor = self._spares.open(path, flags | os.O_NONBLOCK, mode, is_short=is_short)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return descriptor
 
 
-def _open(path: Path, flags: int) -> int:
-    """Open a regular file; a pipe of that name would block, a device would never end."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return descriptor
+def _restrict(path: Path, found: os.stat_result) -> bool:
+    """Take a file or directory from all but its owner; tell whether others had it."""
+    if stat.S_ISLNK(found.st_mode) or not found.st_mode & _OTHERS:
+        return False
+    os.chmod(path, stat.S_IMODE(found.st_mode) & ~_OTHERS & 0o777)
+    return True
 
 
 def replace_file(files: Files, path: Path, chunks: Iterable[bytes]) -> None:

@@ -1,16 +1,19 @@
 """Frames: the stored bytes of a range of entries, for readers of large parts of the log.
 
 A frame is a copy of a piece of one segment file, with the offset of each entry and the void ranges
-in it. Nothing here loops over entries: bounds come from the segment's tables, headers are gathered.
+in it. Bounds come from the segment's tables, headers are gathered.
 
 * A frame holds applied entries only, which are committed and never cut again.
 * It covers ``first_index`` to ``last_index`` without a gap: a missing entry was compacted away, or
   belongs to an owner that was not asked for. The next frame begins at ``last_index + 1``.
 * It has at most ``bytes_max`` bytes of the file, or one entry that is larger, and at most
   ``voids_max`` ranges: the work for one is bounded.
-* Index and size of each entry are compared with the tables. Its checksum is left to the reader of
-  the bytes, except for entries that are filtered out by owner: no reader will see those, so their
-  checksums, or the file's, are verified here. A difference is ``CorruptFile``.
+* Index and size of each entry are compared with the tables. The bytes are verified as well, also of
+  entries that are filtered out by owner, which no reader will see: by the checksum of a sealed
+  file, once when a reader comes to it (``Checked``), which is a tenth of the work; else, and in a
+  damaged file, by the checksum of each entry. A frame ends before the first damaged entry; one that
+  would begin with it is ``EntriesDamaged``. Readers verify what they get, too, but damage that only
+  they have met would not be repaired before the scrub comes by.
 
 Any thread may read. The bytes are copied by numpy before anything looks at them, which lets other
 threads run: if a page of a mapped file must be read from disk, the event loop does not wait.
@@ -18,7 +21,7 @@ threads run: if a page of a mapped file must be read from disk, the event loop d
 
 from bisect import bisect_right
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onelog.ual.entry import HEADER_SIZE
-from onelog.ual.errors import CorruptFile, IndexDropped
+from onelog.ual.errors import CorruptFile, EntriesDamaged, IndexDropped
 from onelog.ual.log import Log
 from onelog.ual.segments.chain import Segment, SegmentSet
 from onelog.ual.segments.notes import IndexArray, clip_voids
-from onelog.ual.segments.sealed import MappedFile, SealedSegment
+from onelog.ual.segments.sealed import DamagedSegment, MappedFile, SealedSegment
 from onelog.ual.segments.tables import first_bad_checksum, gather_headers, join_entries
 from onelog.ual.segments.unsealed import UnsealedSegment
 
@@ -61,13 +64,34 @@ class _Piece:
     indexes: IndexArray
     last_index: int  # all entries up to here are in the piece, or are gone
     data: memoryview
-    is_sealed: bool
+
+
+class Checked:
+    """The sealed file that a reader of frames is in, if its checksum was right when it came."""
+
+    __slots__ = ("_segment",)
+
+    def __init__(self) -> None:
+        self._segment: SealedSegment | None = None
+
+    def covers(self, segments: SegmentSet, segment: SealedSegment) -> bool:
+        """Tell whether the checksum of a file is right; compare it when the reader comes there."""
+        if self._segment is segment:
+            return True
+        try:
+            segment.compare_file()
+        except CorruptFile as error:
+            segments.report(error)
+            return False
+        self._segment = segment
+        return True
 
 
 def read_frame(
     log: Log,
     first_index: int,
     last_index: int,
+    checked: Checked | None = None,
     *,
     owners: Collection[int] = (),
     bytes_max: int = FRAME_BYTES_MAX,
@@ -89,19 +113,30 @@ def read_frame(
         # SegmentSet.scan.
         if segment.sealed is None:
             last_index = _with_voids(voids, voids_max, last_index)
-            piece = _unsealed_piece(segment, first_index, last_index, bytes_max)
-            return _frame(piece, first_index, voids, owners)
+            try:
+                piece = _unsealed_piece(segment, first_index, last_index, bytes_max)
+            except CorruptFile as error:
+                segments.report(error)
+                raise EntriesDamaged(error, first_index, last_index) from error
+            return _frame(segments, piece, first_index, voids, owners, is_checked=False)
         segment = segment.sealed
-    sealed, mapping = _mapped(segments, segment)
+    try:
+        sealed, mapping = _mapped(segments, segment)
+    except CorruptFile as error:
+        segments.report(error)
+        raise EntriesDamaged(error, first_index, last_index) from error
     voids = clip_voids(sealed.voids, first_index, last_index)
     last_index = _with_voids(voids, voids_max, last_index)
     if owners and not any(sealed.owner_counts[owner] for owner in owners):
         piece = _empty_piece(sealed, last_index)
     else:
-        if owners:
-            sealed.check_file()
         piece = _sealed_piece(sealed, mapping, first_index, last_index, bytes_max)
-    return _frame(piece, first_index, voids, owners)
+    is_checked = (
+        checked is not None
+        and not isinstance(segment, DamagedSegment)
+        and checked.covers(segments, sealed)
+    )
+    return _frame(segments, piece, first_index, voids, owners, is_checked=is_checked)
 
 
 def _with_voids(voids: IndexArray, voids_max: int, last_index: int) -> int:
@@ -112,8 +147,12 @@ def _with_voids(voids: IndexArray, voids_max: int, last_index: int) -> int:
 def _mapped(segments: SegmentSet, segment: Segment) -> tuple[SealedSegment, MappedFile]:
     """Return a segment, or what compaction made of it, with its mapping."""
     while True:
-        sealed = segments.readable(segment)
-        assert isinstance(sealed, SealedSegment)
+        if isinstance(segment, DamagedSegment):
+            sealed = segments.opened(segment)
+        else:
+            readable = segments.readable(segment)
+            assert isinstance(readable, SealedSegment)
+            sealed = readable
         try:
             return sealed, sealed.mapped()
         except FileNotFoundError:
@@ -124,9 +163,7 @@ def _mapped(segments: SegmentSet, segment: Segment) -> tuple[SealedSegment, Mapp
 
 def _empty_piece(segment: SealedSegment, last_index: int) -> _Piece:
     nothing = np.empty(0, np.uint64)
-    return _Piece(
-        segment.path, 0, np.zeros(1, np.int64), nothing, last_index, memoryview(b""), is_sealed=True
-    )
+    return _Piece(segment.path, 0, np.zeros(1, np.int64), nothing, last_index, memoryview(b""))
 
 
 def _sealed_piece(
@@ -158,7 +195,7 @@ def _sealed_piece(
         following = int(indexes[stop]) if stop < end else last_index + 1
     covered = last_index if stop == end else following - 1
     data = _copy(mapping.view, position, after - position)
-    return _Piece(segment.path, position, bounds, expected, covered, data, is_sealed=True)
+    return _Piece(segment.path, position, bounds, expected, covered, data)
 
 
 def _find_end(segment: SealedSegment, offsets: NDArray[np.uint32], row: int) -> int:
@@ -177,7 +214,7 @@ def _unsealed_piece(
     bounds = np.array(live[first : stop + 1], np.int64) - position
     indexes = np.arange(stop - first).astype(np.uint64) + np.uint64(first_index)
     data = memoryview(segment.raw_range(first_index, base + stop - 1))
-    return _Piece(segment.path, position, bounds, indexes, base + stop - 1, data, is_sealed=False)
+    return _Piece(segment.path, position, bounds, indexes, base + stop - 1, data)
 
 
 def _copy(view: memoryview, position: int, size: int) -> memoryview:
@@ -187,22 +224,29 @@ def _copy(view: memoryview, position: int, size: int) -> memoryview:
     return copied.data
 
 
-def _frame(piece: _Piece, first_index: int, voids: IndexArray, owners: Collection[int]) -> Frame:
-    """Return the entries of a piece that belong to ``owners``; refuse a damaged one."""
+def _frame(
+    segments: SegmentSet,
+    piece: _Piece,
+    first_index: int,
+    voids: IndexArray,
+    owners: Collection[int],
+    *,
+    is_checked: bool,
+) -> Frame:
+    """Return the entries of a piece that belong to ``owners``, up to the first damaged one."""
+    headers: NDArray[Any] = gather_headers(piece.data, piece.bounds[:-1])
+    damage = _find_damage(piece, headers, is_checked=is_checked)
+    if damage is not None:
+        row, error = damage
+        segments.report(error)
+        index = int(piece.indexes[row])
+        if index == first_index:
+            raise EntriesDamaged(error, index, index)
+        piece, headers = _cut(piece, row), headers[:row]
     starts, ends, data = piece.bounds[:-1], piece.bounds[1:], piece.data
-    headers: NDArray[Any] = gather_headers(data, starts)
-    sizes = headers["payload_len"].astype(np.int64) + HEADER_SIZE
-    holds = (headers["index"] == piece.indexes) & (starts + sizes == ends)
-    if not holds.all():
-        raise _corrupt(piece, "the tables differ from the entry", int(np.argmin(holds)))
     voids = clip_voids(voids, first_index, piece.last_index)
     if owners:
         keep = np.isin(headers["entry_type"] >> np.uint16(8), list(owners))
-        if not piece.is_sealed:
-            left = np.flatnonzero(~keep)
-            bad = first_bad_checksum(data, starts[left], ends[left], headers["crc"][left])
-            if bad is not None:
-                raise _corrupt(piece, "checksum", int(left[bad]))
         if not keep.all():
             starts, ends = starts[keep], ends[keep]
             joined = join_entries(data, starts, ends)
@@ -211,5 +255,30 @@ def _frame(piece: _Piece, first_index: int, voids: IndexArray, owners: Collectio
     return Frame(first_index, piece.last_index, starts.astype("<u4"), voids, data)
 
 
-def _corrupt(piece: _Piece, rule: str, row: int) -> CorruptFile:
-    return CorruptFile(str(piece.path), rule, piece.position + int(piece.bounds[row]))
+def _find_damage(
+    piece: _Piece, headers: NDArray[Any], *, is_checked: bool
+) -> tuple[int, CorruptFile] | None:
+    """Return the first row of a piece that is not what was written, and what is wrong with it."""
+    starts, ends = piece.bounds[:-1], piece.bounds[1:]
+    sizes = headers["payload_len"].astype(np.int64) + HEADER_SIZE
+    holds = (headers["index"] == piece.indexes) & (starts + sizes == ends)
+    count = len(holds) if holds.all() else int(np.argmin(holds))
+    rule = "the tables differ from the entry"
+    if not is_checked:
+        row = first_bad_checksum(piece.data, starts[:count], ends[:count], headers["crc"][:count])
+        if row is not None:
+            count, rule = row, "checksum"
+    if count == len(holds):
+        return None
+    offset = piece.position + int(piece.bounds[count])
+    return count, CorruptFile(str(piece.path), rule, offset)
+
+
+def _cut(piece: _Piece, row: int) -> _Piece:
+    """Return what is before a row; everything between the two was compacted away."""
+    bounds = piece.bounds[: row + 1]
+    last_index = int(piece.indexes[row]) - 1
+    data = piece.data[: int(bounds[-1])]
+    return replace(
+        piece, bounds=bounds, indexes=piece.indexes[:row], last_index=last_index, data=data
+    )

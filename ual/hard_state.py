@@ -35,6 +35,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 from uuid import UUID
 
 from crc32c import crc32c
@@ -202,15 +203,14 @@ class HardStateFile:
         """Write the hint without a sync; the kernel decides when it reaches the disk."""
         self._refuse_if_failed()
         hint = Hint(commit_index, durable_index, generation)
-        with self._fatal_errors():
-            try:
-                self._file.write(_hint_area(hint), HINT_OFFSET)
-            except OSError as error:
-                if error.errno != errno.ENOSPC:
-                    raise
-                # Where a file system copies on write, even this can meet a full disk. Nobody
-                # relies on a hint, so the file stays usable.
-                raise DiskFull(f"{self._path}: no space left for a hint; free some") from error
+        try:
+            self._file.write(_hint_area(hint), HINT_OFFSET)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                self._fail(error)
+            # Where a file system copies on write, even this can meet a full disk. Nobody relies on
+            # a hint, so the file stays usable.
+            raise DiskFull(f"{self._path}: no space left for a hint; free some") from error
         self.hint = hint
 
     def _write_slots(self, area: bytes, offsets: Iterable[int]) -> None:
@@ -221,18 +221,22 @@ class HardStateFile:
 
     @contextmanager
     def _fatal_errors(self) -> Iterator[None]:
-        """Make this object refuse further writes after a failed write or sync.
-
-        ENOSPC as well: part of a slot may be written, and a sync that failed once may succeed the
-        next time without having written anything. Only a reopen can tell what is on disk.
-        """
+        """Fail on any error, ENOSPC as well: part of a slot may be written."""
         try:
             yield
         except OSError as error:
-            self._failed = True
-            raise LogFailed(
-                f"{self._path}: {error}; what the disk holds is unknown, restart this node"
-            ) from error
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> NoReturn:
+        """Refuse further writes after a failed write or sync.
+
+        A sync that failed once may succeed the next time without having written anything. Only a
+        reopen can tell what is on disk.
+        """
+        self._failed = True
+        raise LogFailed(
+            f"{self._path}: {error}; what the disk holds is unknown, restart this node"
+        ) from error
 
     def _refuse_if_failed(self) -> None:
         if self._failed:

@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Lock
 
 from onelog.ual.errors import UalError
-from onelog.ual.files import OUT_OF_SPACE, File, Files, remove_files, sync_new_name
+from onelog.ual.files import EXHAUSTED, File, Files, remove_files, sync_new_name
 from onelog.ual.manifest import Manifest
 from onelog.ual.manifest import save as write_manifest
 from onelog.ual.segments.chain import Segment
@@ -39,7 +39,7 @@ def remove_segments(files: Files, directory: Path, segments: Sequence[Segment]) 
             tombstones.append(path)
     except OSError as error:
         # Dropping frees a full disk, so it must work without: MANIFEST has the new start.
-        if error.errno not in OUT_OF_SPACE:
+        if error.errno not in EXHAUSTED:
             raise
     files.sync_directory(directory)
     for segment in segments:
@@ -176,6 +176,6 @@ class ManifestJob:
             except OSError as error:
                 self.error = error
                 # After any other error MANIFEST may be the new one.
-                if not self.is_decided and error.errno in OUT_OF_SPACE:
+                if not self.is_decided and error.errno in EXHAUSTED:
                     with suppress(OSError):
                         remove_files(self.files, self.added)

@@ -25,21 +25,29 @@ several syncs. Every other call that changes the log comes from one thread; ``re
 Raft counts proposals, the log counts entries; a proposal is one group. ``Proposals`` is the log by
 proposal number. It reads past the commit index, so only the thread that changes the log uses it.
 
-Failure: a full disk refuses the write that met it and everything before it stays (``DiskFull``).
+Failure: a full disk, or a process without descriptors, refuses the write that met it, and
+everything before it stays (``DiskFull``). ``WriteGuard.refusal`` says so until a write succeeds.
 Any other failed write or sync leaves unknown bytes on disk, so the log refuses all further writes
 (``LogFailed``) until it is opened again and recovery finds out (``WriteGuard``).
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn, Protocol, overload
+from typing import NoReturn
 
-from onelog.ual.directory import ShardPaths
-from onelog.ual.entry import Entry, Group, decode_entry, encode_group
-from onelog.ual.errors import DiskFull, GroupTooLarge, IndexDropped, IndexInFuture, LogFailed
-from onelog.ual.files import OUT_OF_SPACE, Files, FreeSpace
+from onelog.ual.directory import ShardIdentity, ShardPaths
+from onelog.ual.entry import Entry, Group, Unreadable, decode_entry, encode_group
+from onelog.ual.errors import (
+    DirectoryLost,
+    DiskFull,
+    GroupTooLarge,
+    IndexDropped,
+    IndexInFuture,
+    LogFailed,
+)
+from onelog.ual.files import EXHAUSTED, Files, FreeSpace, refusal_of
 from onelog.ual.hard_state import HardStateFile
 from onelog.ual.jobs import ManifestJob, Roll, SealJob, SyncJob
 from onelog.ual.log_config import LogConfig
@@ -56,6 +64,7 @@ class WriteGuard:
     def __init__(self, space: FreeSpace) -> None:
         self._space = space
         self.failure: str | None = None
+        self.refusal: DiskFull | None = None  # of the last append, until one succeeds
 
     def refuse_if_failed(self) -> None:
         """Raise ``LogFailed`` if an earlier write failed."""
@@ -63,10 +72,10 @@ class WriteGuard:
             raise LogFailed(f"{self.failure}; open the log again to recover")
 
     def refuse_or_fail(self, what: str, error: OSError) -> NoReturn:
-        """Raise ``DiskFull`` for a full disk, which allows a retry; otherwise fail."""
-        if error.errno in OUT_OF_SPACE:
+        """Raise ``DiskFull`` for what passes, which allows a retry; otherwise fail."""
+        if error.errno in EXHAUSTED:
             self._space.invalidate()
-            raise DiskFull(f"{what}: {error}; free some space") from error
+            raise refusal_of(what, error) from error
         self.fail(what, error)
 
     @contextmanager
@@ -163,65 +172,18 @@ class ManifestFile:
 # Proposals
 
 
-class GroupedLog(Protocol):
-    """The part of a log that ``Proposals`` needs."""
-
-    ring: HotRing
-    segments: SegmentSet
-    durable_index: int
-
-    @property
-    def first_proposal(self) -> int:
-        """The number of the first group that is kept."""
-
-    @property
-    def last_proposal(self) -> int:
-        """The number of the last group."""
-
-
-class ProposalRange(Sequence[bytes]):
-    """The stored groups of the proposals ``numbers``, each read when it is accessed.
-
-    Slicing is free: Raft libraries like to take ``log[n:]`` and use one item of it.
-    """
-
-    __slots__ = ("_read", "numbers")
-
-    def __init__(self, read: Callable[[int], bytes], numbers: range) -> None:
-        self._read = read
-        self.numbers = numbers
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    @overload
-    def __getitem__(self, at: int) -> bytes: ...
-    @overload
-    def __getitem__(self, at: slice) -> "ProposalRange": ...
-    def __getitem__(self, at: int | slice) -> "bytes | ProposalRange":
-        if isinstance(at, slice):
-            return ProposalRange(self._read, self.numbers[at])
-        return self._read(self.numbers[at])
-
-
 class Proposals:
     """The groups of a log by number."""
 
     __slots__ = ("_log",)
 
-    def __init__(self, log: GroupedLog) -> None:
+    def __init__(self, log: "Log") -> None:
         self._log = log
 
     @property
     def durable(self) -> int:
         """The number of the last group that is durable."""
         return self.of_index(self._log.durable_index)
-
-    def all(self) -> ProposalRange:
-        """Return every kept proposal, lazily."""
-        return ProposalRange(
-            self.data, range(self._log.first_proposal, self._log.last_proposal + 1)
-        )
 
     def data(self, number: int) -> bytes:
         """Return the stored group; verified, unless it comes from memory."""
@@ -231,10 +193,15 @@ class Proposals:
 
     def indexes(self, number: int) -> tuple[int, int]:
         """Return the first and last index of a proposal."""
-        first, last = self._log.first_proposal, self._log.last_proposal
+        segments = self._log.segments
+        newest = segments.segments[-1]
+        assert isinstance(newest, UnsealedSegment), newest.path
+        first, last = segments.segments[0].first_proposal, newest.last_proposal
         if not first <= number <= last:
             raise (IndexDropped if number < first else IndexInFuture)(number, first, last)
-        return self._log.segments.proposal_range(number)
+        if number >= newest.first_proposal:  # as most are
+            return newest.proposal_at(number)
+        return segments.proposal_range(number)
 
     def term(self, number: int) -> int:
         """Return the term of a proposal."""
@@ -272,6 +239,7 @@ class Log:
         snapshots: tuple[SnapshotRecord, ...],
         cold: tuple[ColdRange, ...],
         base: Base | None = None,
+        identity: ShardIdentity | None = None,
     ) -> None:
         self.config = config
         self.notes = segments.notes
@@ -282,6 +250,7 @@ class Log:
         self._paths = paths
         self._hard_state = hard_state
         self.segments = segments  # replaced as a whole; a set never changes
+        self.proposals = Proposals(self)  # the log as Raft sees it: by group, past the commit index
         active = segments.segments[-1]
         assert isinstance(active, UnsealedSegment), active.path
         self._active = active
@@ -294,7 +263,9 @@ class Log:
         self.guard = WriteGuard(self._space)
         self._roll: Roll | None = None  # the change of files that the next sync must finish
         self.is_sealing = False  # one seal at a time
-        manifest = Manifest(self._checkpoint(), None, snapshots, cold, base)
+        manifest = Manifest(
+            self._checkpoint(), None, snapshots, cold, base, identity=identity or paths.identity
+        )
         self.manifest_file = ManifestFile(
             files, paths.manifest, manifest, self.guard, self._restore_segments
         )
@@ -327,11 +298,6 @@ class Log:
     def last_proposal(self) -> int:
         """The number of the last group."""
         return self._active.last_proposal
-
-    @property
-    def proposals(self) -> Proposals:
-        """The log as Raft sees it: by group, past the commit index."""
-        return Proposals(self)
 
     @property
     def unsynced_bytes(self) -> int:
@@ -373,24 +339,32 @@ class Log:
         if size > self.config.unsynced_bytes_max:
             limit = self.config.unsynced_bytes_max
             raise GroupTooLarge(f"a group of {size} bytes, limit {limit}")
-        self.guard.refuse_if_failed()
+        if self.guard.failure is not None:
+            self.guard.refuse_if_failed()
+        try:
+            self._append(group, size)
+        except DiskFull as error:
+            self.guard.refusal = error
+            raise
+        self.guard.refusal = None
+        self.ring.append(group)
+        self.last_term = group.term
+        self.last_timestamp_ns = group.last_timestamp_ns
+        self.last_index = group.last_index
+
+    def _append(self, group: Group, size: int) -> None:
         self._space.reserve(size)
-        if self.manifest.cut_from_index is not None:
+        if self.manifest_file.content.cut_from_index is not None:
             self.manifest_file.settle()
             self.manifest_file.save(replace(self.manifest, cut_from_index=None))
         if self._active.is_outgrown_by(group, self.config):
             self._begin_roll()
         if self.unsynced_bytes + size > self.config.unsynced_bytes_max:
             self.sync()
-        active = self._active
         try:
-            active.append(group)
+            self._active.append(group)
         except OSError as error:
             self._undo_write(error)
-        self.ring.append(group)
-        self.last_term = group.term
-        self.last_timestamp_ns = group.last_timestamp_ns
-        self.last_index = group.last_index
 
     def sync_begin(self) -> SyncJob:
         """Note what a sync started now will cover."""
@@ -411,11 +385,15 @@ class Log:
             self._roll = None
         if job.generation != self.generation or job.index <= self.durable_index:
             return
-        self.durable_index = job.index
         if job.file is self._active.file:
+            # A sync of a removed file succeeds, and nobody will ever find its bytes.
+            if self._roll is None and not self._files.exists(self._active.path):
+                self.guard.failure = f"{self._active.path} was removed"
+                raise DirectoryLost(str(self._active.path))
             self._durable_position = job.position
         elif self._roll is not None and job.file is self._roll.closing.file:
             self._roll.unsynced_bytes = self._roll.closing.end - job.position
+        self.durable_index = job.index
         self._save_hint()
 
     def sync(self) -> None:
@@ -433,13 +411,6 @@ class Log:
         """Record that everything up to ``index`` is applied and its notes are made."""
         assert self.applied_index <= index <= self.commit_index, (self.applied_index, index)
         self.applied_index = index
-
-    def close_active(self) -> None:
-        """Close the active file, synced to its end, and start the next one; on this thread."""
-        self.guard.refuse_if_failed()
-        if self._active.entry_count:
-            self._begin_roll()
-            self.sync()
 
     def _begin_roll(self) -> None:
         """Direct the next group to a new file; the next sync makes the change durable."""
@@ -508,15 +479,6 @@ class Log:
         job.segment.sealed = job.sealed
         self.notes.forget_through(job.segment.last_index)
 
-    def seal(self) -> int:
-        """Seal everything that can be sealed, on this thread; return the number of files."""
-        count = 0
-        while (job := self.seal_begin()) is not None:
-            job.run()
-            self.seal_finish(job)
-            count += 1
-        return count
-
     def truncate_from(self, index: int) -> None:
         """Cut the log from ``index``, the start of a group, to its end. Durable on return.
 
@@ -578,15 +540,6 @@ class Log:
         self.segments = self.segments.with_segments(parts[count:])
         return self.manifest_file.begin(self.checkpointed(), segments=parts[:count])
 
-    def drop_before(self, index: int) -> int:
-        """Delete the sealed segments that end before ``index``, on this thread; return how many."""
-        job = self.drop_begin(index)
-        if job is None:
-            return 0
-        job.run()
-        self.manifest_file.finish(job)
-        return len(job.segments)
-
     def _restore_segments(self, dropped: tuple[Segment, ...]) -> None:
         self.segments = self.segments.with_segments((*dropped, *self.segments.segments))
 
@@ -636,7 +589,6 @@ class Log:
         first_index: int,
         last_index: int | None = None,
         *,
-        types: Collection[int] | None = None,
         stream_id: int | None = None,
         skip_voids: bool = False,
     ) -> Iterator[Entry]:
@@ -645,17 +597,37 @@ class Log:
         Streams and voids are known up to ``applied_index``; a scan that filters by them ends
         there. Memory stays bounded by a block of entries, however long the range is.
         """
+        is_noted = stream_id is not None or skip_voids
+        segments, last_index = self._bound(first_index, last_index, is_noted=is_noted)
+        return segments.scan(first_index, last_index, stream_id=stream_id, skip_voids=skip_voids)
+
+    def scan_readable(
+        self,
+        first_index: int,
+        last_index: int | None = None,
+        *,
+        stream_id: int | None = None,
+        skip_voids: bool = False,
+    ) -> Iterator[Entry | Unreadable]:
+        """Yield what ``scan`` does, and in its place what cannot be read, instead of an error."""
+        is_noted = stream_id is not None or skip_voids
+        segments, last_index = self._bound(first_index, last_index, is_noted=is_noted)
+        return segments.scan_readable(
+            first_index, last_index, stream_id=stream_id, skip_voids=skip_voids
+        )
+
+    def _bound(
+        self, first_index: int, last_index: int | None, *, is_noted: bool
+    ) -> tuple[SegmentSet, int]:
+        """Return the segments of a scan and where it ends."""
         # The end first: a log that continues after a peer's snapshot replaces its segments, then
         # moves its indexes. In the other order, a reader could take an uncommitted suffix of the
         # old segments for committed.
-        end = self.commit_index if stream_id is None and not skip_voids else self.applied_index
+        end = self.applied_index if is_noted else self.commit_index
         segments = self.segments
         if first_index < segments.first_index:
             raise IndexDropped(first_index, segments.first_index, end)
-        last_index = end if last_index is None else min(last_index, end)
-        return segments.scan(
-            first_index, last_index, types=types, stream_id=stream_id, skip_voids=skip_voids
-        )
+        return segments, end if last_index is None else min(last_index, end)
 
     def seek_time(self, timestamp_ns: int) -> int | None:
         """Return the first committed index with at least this timestamp, if there is one."""

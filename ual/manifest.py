@@ -13,6 +13,7 @@ Invariants, checked before every write and after every read:
 * ``cut_from_index`` is the intent of a suffix cut. It is written together with a checkpoint that
   already ends below the cut, before any file is touched, and cleared afterwards.
 * Snapshots ascend by index, cold ranges ascend and do not overlap.
+* ``identity`` says whose log it is, once it is known; a copy in another directory is not opened.
 * ``base`` is the last entry of a snapshot that a peer sent: the log knows its number, term and time
   without holding it. ``install`` is the intent of taking that over, written together with the base,
   the snapshot and the checkpoint behind it, before any segment is touched, and cleared afterwards.
@@ -27,18 +28,17 @@ import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from onelog.ual.directory import ShardIdentity
 from onelog.ual.errors import CorruptFile
 from onelog.ual.files import Files
 from onelog.ual.json_file import (
     U32_MAX,
     Fields,
-    decode_json_file,
-    encode_json_file,
     read_json_file,
     write_json_file,
 )
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2  # with identity; 1 is without
 
 SNAPSHOTS_MAX = 1_000  # two are kept normally; the rest is room for backups that pin one
 COLD_RANGES_MAX = 1_000_000  # the size of the file is the tighter limit
@@ -46,6 +46,8 @@ FILE_NAME_SIZE_MAX = 255
 RECEIVED_SEGMENTS_MAX = 1_000_000
 OBJECT_NAME_SIZE_MAX = 1_024  # what S3 allows
 STATE_HASH_SIZE_MAX = 128
+
+U16_MAX = (1 << 16) - 1  # the field for the shard in a segment's header
 
 # Names come from a file and end up in paths: no separators, no leading dot, no surprises.
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -125,16 +127,7 @@ class Manifest:
     cold: tuple[ColdRange, ...] = ()
     base: Base | None = None
     install: Install | None = None
-
-
-def encode(manifest: Manifest) -> bytes:
-    """Return the bytes of a MANIFEST."""
-    return encode_json_file(_fields(manifest))
-
-
-def decode(path: str, data: bytes) -> Manifest:
-    """Return the manifest in ``data``; ``CorruptFile`` or ``UnknownVersion`` otherwise."""
-    return _manifest(Fields(path, decode_json_file(path, data, MANIFEST_VERSION)))
+    identity: ShardIdentity | None = None  # None: version 1, of a directory without a cluster
 
 
 def load(files: Files, path: Path, *, durable: bool = True) -> Manifest | None:
@@ -157,8 +150,11 @@ def save(files: Files, path: Path, manifest: Manifest) -> None:
 
 
 def _fields(manifest: Manifest) -> dict[str, object]:
-    fields = {"version": MANIFEST_VERSION, **asdict(manifest)}
-    for name in ("base", "install"):
+    version = 1 if manifest.identity is None else MANIFEST_VERSION
+    fields = {"version": version, **asdict(manifest)}
+    if manifest.identity is not None:
+        fields["identity"] = _identity_fields(manifest.identity)
+    for name in ("base", "install", "identity"):
         if fields[name] is None:
             del fields[name]
     # The reader's own rules, so that nothing is ever written that could not be read back.
@@ -169,8 +165,18 @@ def _fields(manifest: Manifest) -> dict[str, object]:
     return fields
 
 
+def _identity_fields(identity: ShardIdentity) -> dict[str, object]:
+    return {
+        "cluster_id": str(identity.cluster_id),
+        "node_id": str(identity.node_id),
+        "shard": identity.shard,
+    }
+
+
 def _manifest(fields: Fields) -> Manifest:
-    fields.only("version", "checkpoint", "cut_from_index", "snapshots", "cold", "base", "install")
+    names = ["version", "checkpoint", "cut_from_index", "snapshots", "cold", "base", "install"]
+    is_old = fields.integer("version") == 1
+    fields.only(*names, *(() if is_old else ("identity",)))
     manifest = Manifest(
         _checkpoint(fields.nested("checkpoint")),
         fields.integer_or_none("cut_from_index", minimum=1),
@@ -178,6 +184,7 @@ def _manifest(fields: Fields) -> Manifest:
         tuple(_cold_range(row) for row in fields.rows("cold", count_max=COLD_RANGES_MAX)),
         _base(fields.nested("base")) if fields.values.get("base") is not None else None,
         _install(fields.nested("install")) if fields.values.get("install") is not None else None,
+        _identity(fields.nested("identity")) if fields.values.get("identity") is not None else None,
     )
     rule = _broken_rule(manifest)
     if rule is not None:
@@ -228,6 +235,13 @@ def _base(fields: Fields) -> Base:
         proposal=fields.integer("proposal", minimum=1),
         term=fields.integer("term"),
         timestamp_ns=fields.integer("timestamp_ns"),
+    )
+
+
+def _identity(fields: Fields) -> ShardIdentity:
+    fields.only(*ShardIdentity.__slots__)
+    return ShardIdentity(
+        fields.uuid("cluster_id"), fields.uuid("node_id"), fields.integer("shard", maximum=U16_MAX)
     )
 
 

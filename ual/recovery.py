@@ -41,12 +41,12 @@ from onelog.ual.entry import (
     check_group,
 )
 from onelog.ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
-from onelog.ual.errors import CorruptFile, EntryError, MissingSegment
+from onelog.ual.errors import CorruptFile, EntryError, ForeignShard, MissingSegment
 from onelog.ual.files import Files
 from onelog.ual.hard_state import HardStateFile, Hint
 from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
-from onelog.ual.manifest import Base, Install, Manifest
+from onelog.ual.manifest import Base, Install, Manifest, SnapshotRecord
 from onelog.ual.manifest import load as load_manifest
 from onelog.ual.segments.chain import Segment, SegmentSet, check_touching
 from onelog.ual.segments.format import (
@@ -165,13 +165,6 @@ class Survey:
     segments: list[Segment]
     actions: list[Action]
     foreign: list[str]
-
-    @property
-    def cut_bytes(self) -> int:
-        """The number of bytes of torn writes to be cut."""
-        return sum(
-            action.size_before - action.size for action in self.actions if isinstance(action, Cut)
-        )
 
 
 def survey(files: Files, directory: Path, known: Known, *, allow_damaged: bool = False) -> Survey:
@@ -526,13 +519,16 @@ def open_log(
     shard: int,
     config: LogConfig | None = None,
     allow_damaged: bool = False,
+    snapshots: tuple[SnapshotRecord, ...] = (),
+    base: Base | None = None,
 ) -> tuple[Log, Survey]:
     """Recover a shard's log; also return the survey that was carried out.
 
     Interrupted cuts, drops and seals are finished, a torn tail is cut, a missing MANIFEST is made
     again; anything worse is a ``DataError`` and the directory is left as it was.
 
-    ``allow_damaged``: damaged sealed files are tolerated, see ``survey``.
+    ``allow_damaged``: damaged sealed files are tolerated, see ``survey``. ``snapshots`` and
+    ``base`` are what a new MANIFEST has of them.
     """
     config = config or LogConfig()
     manifest, hint = load_manifest(files, paths.manifest), hard_state.hint
@@ -540,11 +536,13 @@ def open_log(
         finish_install(files, paths.segments, manifest.install)
         manifest = replace(manifest, install=None)
     known = combine_known(manifest, hint, config.unsynced_bytes_max)
+    if manifest is None:
+        known = replace(known, base=base)
     found = survey(files, paths.segments, known, allow_damaged=allow_damaged)
     for segment in found.segments:
         if segment.header.shard != shard:
-            rule = f"belongs to shard {segment.header.shard}, not to shard {shard}"
-            raise CorruptFile(str(segment.path), rule, 0)
+            theirs = f"shard {segment.header.shard}"
+            raise ForeignShard(str(segment.path), theirs, f"shard {shard}")
     carry_out(files, paths.segments, found.actions)
     parts = tuple(_open_for_append(files, paths.segments, shard, found.segments, known))
     segments = SegmentSet(parts, ApplyNotes())
@@ -560,9 +558,10 @@ def open_log(
         # Sealed entries were applied, hence committed, whatever an older record says.
         commit_index=max(segments.sealed_index, min(recorded, segments.last_index)),
         generation=known.generation,
-        snapshots=manifest.snapshots if manifest else (),
+        snapshots=manifest.snapshots if manifest else snapshots,
         cold=manifest.cold if manifest else (),
         base=known.base,
+        identity=manifest.identity if manifest else None,
     )
     log.checkpoint()
     return log, found
@@ -571,8 +570,13 @@ def open_log(
 def open_hard_state(files: Files, paths: ShardPaths) -> HardStateFile:
     """Open a shard's RAFT file; only a shard without a log gets a new one.
 
-    Beside a log, a missing file is a forgotten vote.
+    Beside a log, a missing file is a forgotten vote. This comes before anything else is opened, so
+    it is where the directory of another shard, node or cluster is refused: its vote is another's.
     """
+    manifest = load_manifest(files, paths.manifest, durable=False)
+    theirs, ours = manifest.identity if manifest else None, paths.identity
+    if theirs is not None and ours is not None and theirs != ours:
+        raise ForeignShard(str(paths.root), str(theirs), str(ours))
     return HardStateFile.open(files, paths.hard_state, create=not files.list(paths.segments))
 
 

@@ -43,11 +43,6 @@ class HotRing:
         self.first_index = next_index
         self.next_index = next_index
 
-    @property
-    def memory_bytes(self) -> int:
-        """The memory that the ring takes, full or not."""
-        return self.size + self._starts.itemsize * len(self._starts)
-
     def append(self, group: Group) -> None:
         """Add the next group, overwriting the oldest entries."""
         assert group.first_index == self.next_index, (group.first_index, self.next_index)

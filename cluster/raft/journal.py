@@ -90,7 +90,11 @@ class Items(Sequence[Item]):
 
 
 class RaftJournal:
-    """See the module. ``is_leading`` decides whether ``add`` stamps or verifies."""
+    """See the module. ``is_leading`` decides whether ``add`` stamps or verifies.
+
+    ``last`` and ``last_term`` are the number and the term of the last proposal, ``membership`` is
+    the one by the newest ``raft_config`` in the log.
+    """
 
     def __init__(
         self,
@@ -106,14 +110,16 @@ class RaftJournal:
         self.now_ns = now_ns  # log time, while this member leads
         # Which proposals changed the membership, oldest first; the first one is settled.
         self._memberships: list[tuple[int, Membership]] = [(0, founders)]
+        self.membership = founders
         # The window that Raft works in begins with this proposal, whose body need not be here.
         self.start = 1
-        self._last = self._last_term = 0
+        self.last = self.last_term = 0
         self._last_term_from = 0  # from here on all have the last term, since terms never fall
         self._start_term = 0
         # The last durable proposal, cached for this durable index and generation of the log.
         self._durable = 0
         self._durable_place = (0, -1)
+        self._is_empty = log.last_proposal < log.first_proposal and log.base is None
         if self._is_empty:
             assert log.first_proposal == 1, "a log that begins later needs its entries"
         else:
@@ -128,6 +134,7 @@ class RaftJournal:
             if self._is_empty:
                 assert (command, number, term) == (KIND_NOOP, 1, 0), (number, term)
                 self.log.append(_NOOP, term=0, timestamp_ns=0)
+                self._is_empty = False  # from now on: what is committed is never cut
             elif self.is_leading():
                 self._add_as_leader(command, number, term)
             else:
@@ -147,16 +154,18 @@ class RaftJournal:
         self.move_start(self.start + at)
 
     def __len__(self) -> int:
-        return 0 if self._is_empty else self._last - self.start + 1
+        return 0 if self._is_empty else self.last - self.start + 1
 
     @overload
     def __getitem__(self, at: int) -> Item: ...
     @overload
     def __getitem__(self, at: slice) -> Items: ...
     def __getitem__(self, at: int | slice) -> "Item | Items":
+        if at == -1:  # as pysyncobj asks most often
+            return Item(self.log, self.last, self.last_term)
         if isinstance(at, slice):
-            return Items(self, range(self.start, self._last + 1)[at])
-        return self.item(range(self.start, self._last + 1)[at])
+            return Items(self, range(self.start, self.last + 1)[at])
+        return self.item(range(self.start, self.last + 1)[at])
 
     def __iter__(self) -> Iterator[Item]:
         return iter(self[:])
@@ -189,44 +198,32 @@ class RaftJournal:
     # What the member asks
 
     @property
-    def last(self) -> int:
-        """The number of the last proposal."""
-        return self._last
-
-    @property
-    def last_term(self) -> int:
-        """The term of the last proposal."""
-        return self._last_term
-
-    @property
     def durable(self) -> int:
         """The number of the last proposal that this replica has synced."""
         log = self.log
+        if log.durable_index == log.last_index:
+            return self.last
         place = (log.durable_index, log.generation)
         if place != self._durable_place:  # asked for a dozen times per group
             self._durable, self._durable_place = log.proposals.durable, place
         return self._durable
 
     @property
-    def membership(self) -> Membership:
-        """The membership by the newest ``raft_config`` in the log."""
-        return self._memberships[-1][1]
-
-    @property
     def membership_number(self) -> int:
         """The proposal with that ``raft_config``."""
         return self._memberships[-1][0]
 
-    @property
-    def membership_numbers(self) -> list[int]:
-        """The proposals that changed the membership and may still be cut, oldest first."""
-        return [number for number, _ in self._memberships]
+    def find_membership(self, number: int) -> Membership:
+        """Return the membership as of a proposal that is committed."""
+        known = [membership for at, membership in self._memberships if at <= number]
+        return known[-1] if known else self._memberships[0][1]
 
     def recover_membership(self, applied: int, config: bytes) -> None:
         """Start from the membership in the applied state, then read the changes in the log."""
         if config:
-            self._memberships = [(0, decode_membership(config))]
-        for number in range(max(applied + 1, self.start), self._last + 1):
+            self.membership = decode_membership(config)
+            self._memberships = [(0, self.membership)]
+        for number in range(max(applied + 1, self.start), self.last + 1):
             data = self.log.proposals.data(number)
             if data[_TYPE_AT] == _CONFIG_TYPE:
                 self._note_membership(number, data)
@@ -236,12 +233,13 @@ class RaftJournal:
         self._note_last()
         self._find_start()
         founders = self._memberships[0][1]
-        self._memberships = [(0, decode_membership(config) if config else founders)]
+        self.membership = decode_membership(config) if config else founders
+        self._memberships = [(0, self.membership)]
         self.on_membership()
 
     def holds(self, number: int, term: int) -> bool:
         """Return whether the window has the proposal with this number and term."""
-        return self.start <= number <= self._last and self.find_term(number) == term
+        return self.start <= number <= self.last and self.find_term(number) == term
 
     def check(self, previous: int, groups: Sequence[bytes], term_max: int) -> list[Group]:
         """Verify groups that a peer sent, which follow a proposal that is held here.
@@ -269,25 +267,21 @@ class RaftJournal:
 
     def find_term(self, number: int) -> int:
         """Return the term of a proposal of the window."""
-        if self._last_term_from <= number <= self._last:
-            return self._last_term
+        if self._last_term_from <= number <= self.last:
+            return self.last_term
         if number == self.start:
             return self._start_term
         return self.log.proposals.term(number)
 
     def move_start(self, number: int) -> None:
         """Move the start of the window up; raise ``CorruptFile`` if that proposal is damaged."""
-        assert self.start <= number <= self._last, (self.start, number, self._last)
-        if number not in (self.start, self._last):
+        assert self.start <= number <= self.last, (self.start, number, self.last)
+        if number not in (self.start, self.last):
             # Read from disk, not from memory: entries before a damaged one must not be dropped.
             self._start_term = self.log.proposals.term(number)
         else:
             self._start_term = self.find_term(number)
         self.start = number
-
-    @property
-    def _is_empty(self) -> bool:
-        return self.log.last_proposal < self.log.first_proposal and self.log.base is None
 
     def _find_start(self) -> None:
         """Begin the window at the earliest whole group, or at the log's base."""
@@ -316,7 +310,7 @@ class RaftJournal:
     def _find_end(self, number: int) -> tuple[int, int]:
         """Return the last index of a proposal and the time of that entry."""
         log = self.log
-        if number == self._last:
+        if number == self.last:
             return log.last_index, log.last_timestamp_ns
         base = log.base
         if base is not None and number == base.proposal:
@@ -328,12 +322,12 @@ class RaftJournal:
 
     def _note_last(self) -> None:
         term = self.log.last_term
-        self._last = self.log.last_proposal
-        if term != self._last_term or self._last < self._last_term_from:
-            self._last_term, self._last_term_from = term, self._last
+        self.last = self.log.last_proposal
+        if term != self.last_term or self.last < self._last_term_from:
+            self.last_term, self._last_term_from = term, self.last
 
     def _add_as_leader(self, command: Any, number: int, term: int) -> None:
-        assert number == self._last + 1, (number, self._last)
+        assert number == self.last + 1, (number, self.last)
         drafts = _NOOP if command == KIND_NOOP else command.drafts
         group = self.log.append(drafts, term=term, timestamp_ns=self.now_ns())
         # A change of members takes effect here. A crash before its sync breaks no promise: nothing
@@ -344,7 +338,7 @@ class RaftJournal:
     def _add_as_follower(self, group: Group, number: int, term: int) -> None:
         """Store a group that ``check`` has verified."""
         assert group.term == term, (group.term, term)
-        if number <= self._last:
+        if number <= self.last:
             if number <= self.start:
                 return
             if self.find_term(number) == term:
@@ -352,7 +346,7 @@ class RaftJournal:
                     raise Diverged(number, term)
                 return
             self._cut_from(number, term)
-        assert number == self._last + 1, (number, self._last)
+        assert number == self.last + 1, (number, self.last)
         self.log.append_group(group)
         if group.data[_TYPE_AT] == _CONFIG_TYPE:
             self._note_membership(number, group.data)
@@ -366,8 +360,9 @@ class RaftJournal:
             self.log.truncate_from(index)
         finally:  # a full disk may refuse before the cut, or right after it
             self._note_last()
-            while self._memberships[-1][0] > self._last:
+            while self._memberships[-1][0] > self.last:
                 self._memberships.pop()
+            self.membership = self._memberships[-1][1]
             self.on_membership()
 
     def _is_committed(self, number: int) -> bool:
@@ -375,9 +370,9 @@ class RaftJournal:
         return number <= self.log.proposals.of_index(self.log.commit_index)
 
     def _note_membership(self, number: int, data: bytes) -> None:
-        membership = _membership_in(data)
+        self.membership = _membership_in(data)
         known = self._memberships
-        known.append((number, membership))
+        known.append((number, self.membership))
         while len(known) > 1 and self._is_committed(known[1][0]):
             known.pop(0)
         self.on_membership()

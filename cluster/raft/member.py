@@ -1,8 +1,8 @@
 """One member of a Raft group: pysyncobj, with protections around it.
 
-This is the only file that touches pysyncobj's private names. They are listed in ``PRIVATE_NAMES``
-and a test compares them with the installed version. Elections, terms, the commit rule and the
-follower's log matching are pysyncobj's; what it gets wrong is corrected here:
+This is the only file that touches pysyncobj's private names; a test compares them with the
+installed version. Elections, terms, the commit rule and the follower's log matching are
+pysyncobj's; what it gets wrong is corrected here:
 
 * It acknowledges what it received; we acknowledge what is synced, and pass a leader the acks of
   others only as far as its own sync has come.
@@ -54,7 +54,7 @@ from onelog.cluster.errors import (
     ProposalRefused,
     TransferFailed,
 )
-from onelog.cluster.raft.journal import KIND_DATA, KIND_NOOP, Proposal, RaftJournal
+from onelog.cluster.raft.journal import Proposal, RaftJournal
 from onelog.cluster.raft.leadership import Leadership
 from onelog.cluster.raft.membership import Membership, check_change, check_moment
 from onelog.cluster.raft.messages import (
@@ -86,8 +86,8 @@ class Applier(Protocol):
     def lead(self) -> None:
         """This member is about to lead: its next call may append."""
 
-    def heard(self, log_time_ns: int) -> None:
-        """The leader's log time is this now."""
+    def heard(self, log_time_ns: int, travelled_s: float) -> None:
+        """The leader's log time was this, so many seconds ago at the most."""
 
     def offered(self, source: UUID, offer: Offer) -> None:
         """The leader offers a snapshot of something that this member's log does not hold."""
@@ -147,16 +147,6 @@ class Offers:
 
 # Member
 
-PRIVATE_NAMES = (
-    "raftState", "raftCurrentTerm", "raftLeader", "otherNodes", "transferInProgress", "noopIDx",
-    "raftElectionDeadline", "raftCommitIndex", "raftLastApplied", "raftMatchIndex", "setState",
-    "lastResponseTime", "newAppendEntriesTime", "setCurrentTerm", "generateRaftTimeout",
-    "onMessageReceived",
-    # overridden below:
-    "applyLogEntries", "connectedToAnyone", "getEntries", "onBecomeLeader", "sendAppendEntries",
-    "sendNextNodeIdx",
-)  # fmt: skip
-
 FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
 TERM_STEP_MAX = 1 << 32  # no real member is this far behind; leaves room above a forged term
 
@@ -195,14 +185,14 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         self._answering: Append | None = None
         self._matched = Matched(self.leadership.freshness.stamp, config.promise_ms)
         self.offers = Offers(self, self._matched, applier, send)
-        running.clock = clock
+        running.use(clock)
         transport = Wire(self._from_pysyncobj)
         super().__init__(Node(self_id), [], configuration(config, journal), transport=transport)
         self._poller = NoPoller()
         # pysyncobj would begin at 1 and apply nothing, or everything, again.
         self._SyncObj__raftLastApplied = applied
         self._SyncObj__raftCommitIndex = max(applied, journal.start)
-        journal.is_leading = lambda: self.state == LEADER
+        journal.is_leading = lambda: self._SyncObj__raftState == LEADER
         journal.on_membership = self._reconfigure
         self._reconfigure()
         if self.membership.voters == (self_id,):  # no other member could lead: do not wait
@@ -235,8 +225,13 @@ class RaftMember(SyncObj):  # type: ignore[misc]
     def commit(self) -> int:
         """The last committed proposal; as leader, no more than it has synced itself."""
         commit: int = self._SyncObj__raftCommitIndex
-        if self.state == LEADER and self.protections.leader_own_sync:
-            return min(commit, max(self.journal.durable, self.applied))
+        applied: int = self._SyncObj__raftLastApplied
+        if (
+            commit > applied
+            and self._SyncObj__raftState == LEADER
+            and self.protections.leader_own_sync
+        ):
+            return min(commit, max(self.journal.durable, applied))
         return commit
 
     @property
@@ -245,10 +240,23 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         return self.journal.membership
 
     @property
+    def applied_membership(self) -> Membership:
+        """The membership as of the last applied proposal."""
+        return self.journal.find_membership(self._SyncObj__raftLastApplied)
+
+    @property
+    def hears_leader(self) -> bool:
+        """Whether this member leads, or has heard the leader that it knows recently."""
+        if self._SyncObj__raftState == LEADER:
+            return True
+        return self.leader_id is not None and self._pre_vote.hears_leader
+
+    @property
     def has_applied_noop(self) -> bool:
         """Whether this leader has applied an entry of its own term: it knows what is committed."""
-        noop = self._SyncObj__noopIDx
-        return self.state == LEADER and noop is not None and self.applied >= noop
+        noop: int | None = self._SyncObj__noopIDx
+        is_applied = noop is not None and self._SyncObj__raftLastApplied >= noop
+        return is_applied and self._SyncObj__raftState == LEADER
 
     def find_match(self, peer_id: UUID) -> int:
         """As leader, return the last proposal that a peer has durably, as far as is known."""
@@ -259,17 +267,19 @@ class RaftMember(SyncObj):  # type: ignore[misc]
 
     def tick(self) -> None:
         """Do what is due: elections, heartbeats, stepping down, committing, applying."""
-        running.clock = self.clock
+        if running.clock is not self.clock:
+            running.use(self.clock)
         self.is_due = False
         self.doTick(0)
 
     def propose(self, drafts: Sequence[tuple[int, bytes, int]]) -> tuple[int, int]:
         """Append a group as leader; return its number and term, which identify it."""
-        running.clock = self.clock
-        if self.state != LEADER:
+        if running.clock is not self.clock:
+            running.use(self.clock)
+        if self._SyncObj__raftState != LEADER:
             raise NotLeader(self.leader_id)
         number = self.journal.last + 1
-        if number - self.applied > self.config.proposals_waiting_max:
+        if number - self._SyncObj__raftLastApplied > self.config.proposals_waiting_max:
             limit = self.config.proposals_waiting_max
             raise ProposalRefused(f"{limit} proposals wait for their commit")
         self._applyCommand(Proposal(drafts), None)
@@ -277,7 +287,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         # appending; then the next proposal would get this number.
         while self.journal.last < number:
             self._checkCommandsToApply()
-        return number, self.term
+        return number, self._SyncObj__raftCurrentTerm
 
     def hand_over(self, target: UUID, hold_ms: int = 0) -> None:
         """As leader, ask a peer that has the whole log to stand for election at once."""
@@ -286,9 +296,11 @@ class RaftMember(SyncObj):  # type: ignore[misc]
 
     def start_round(self) -> int:
         """Ask every peer to confirm that we lead; return the number of the question."""
-        running.clock = self.clock
-        self.leadership.begin_round(self.commit if self.has_applied_noop else None)
-        self.leadership.send_all(self.term, self.commit, ask=True)
+        if running.clock is not self.clock:
+            running.use(self.clock)
+        commit = self.commit
+        self.leadership.begin_round(commit if self.has_applied_noop else None)
+        self.leadership.send_all(self.term, commit, ask=True)
         return self.leadership.round
 
     def confirmed_round(self) -> int:
@@ -299,7 +311,8 @@ class RaftMember(SyncObj):  # type: ignore[misc]
 
     def on_synced(self) -> None:
         """The log's durable position has moved: ack it to the leader, or count it as leader."""
-        running.clock = self.clock
+        if running.clock is not self.clock:
+            running.use(self.clock)
         if self.state == LEADER:
             for peer_id in self._other_voters:
                 self._feed_match(peer_id)
@@ -311,7 +324,8 @@ class RaftMember(SyncObj):  # type: ignore[misc]
 
     def on_message(self, sender: UUID, message: Message) -> None:
         """Handle a message of a peer; one from a non-member, or a stale one, is dropped."""
-        running.clock = self.clock
+        if running.clock is not self.clock:
+            running.use(self.clock)
         if message.term > self.term + TERM_STEP_MAX:
             self._drop(f"term {message.term}, here is {self.term}")
             return
@@ -463,7 +477,8 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             return
         finally:
             self._answering = None
-        self._applier.heard(append.log_time_ns)
+        travelled_s = self.leadership.freshness.travelled_s(append.echo)
+        self._applier.heard(append.log_time_ns, travelled_s)
         self.is_due = self.is_due or self.commit > self.applied
 
     def accepts_leader(self, sender: UUID, term: int) -> bool:
@@ -490,7 +505,8 @@ class RaftMember(SyncObj):  # type: ignore[misc]
 
     def heard_from(self, peer_id: UUID, term: int) -> None:
         """Count any other message of a peer as a sign of life."""
-        running.clock = self.clock
+        if running.clock is not self.clock:
+            running.use(self.clock)
         if self.state == LEADER and peer_id in self._other_voters:
             self._SyncObj__lastResponseTime[Node(peer_id)] = self.clock.now_s()
         elif self.state != LEADER and peer_id == self.leader_id and term == self.term:
@@ -507,8 +523,8 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         journal = self.journal
         if number is None or number < journal.start:
             return []
-        at = number - journal.start
-        return journal[at : at + (1 if count is None else count)]
+        count = 1 if count is None else count
+        return [journal.item(each) for each in range(number, min(number + count, journal.last + 1))]
 
     def _SyncObj__sendNextNodeIdx(  # noqa: N802
         self,
@@ -550,8 +566,9 @@ class RaftMember(SyncObj):  # type: ignore[misc]
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
         """Send every peer what it lacks; pysyncobj's own version resends all after each ack."""
         self._SyncObj__newAppendEntriesTime = self.clock.now_s() + self.config.heartbeat_s / 2
-        self.leadership.begin_round(self.commit if self.has_applied_noop else None)
-        self.leadership.send_all(self.term, self.commit)
+        leadership, commit = self.leadership, self.commit
+        leadership.begin_round(commit if self.has_applied_noop else None)
+        leadership.send_all(self._SyncObj__raftCurrentTerm, commit)
 
     def _on_ack(self, sender: UUID, ack: Ack) -> None:
         peer = self.leadership.peers.get(sender)
@@ -583,9 +600,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         until_s = self.clock.now_s() + self.config.apply_s_max
         while self._SyncObj__raftLastApplied < commit:
             number = self._SyncObj__raftLastApplied + 1
-            command = self.journal.item(number)[0]
-            assert command[:1] in (KIND_DATA, KIND_NOOP), command[:1]
-            self._applier.apply(number, command[1:])
+            self._applier.apply(number, self.journal.log.proposals.data(number))
             self._SyncObj__raftLastApplied = number
             if self.clock.now_s() > until_s:
                 self.is_due = True
@@ -635,7 +650,7 @@ class Transfer:
         if member.state != LEADER:
             raise NotLeader(member.leader_id)
         if target == member.self_id or target not in member.membership.voters:
-            raise TransferFailed(f"{target} is not another voter")
+            raise TransferFailed(f"{target} is no other member that votes")
         self.callback = callback
         self.error: ClusterError | None = None
         self._member = member

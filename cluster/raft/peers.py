@@ -274,6 +274,14 @@ class Freshness:
         if made_s is not None:
             self._learn(made_s, commit)
 
+    def travelled_s(self, stamp: int) -> float:
+        """Return how long a message with this echo was on its way at the most; infinite if unknown.
+
+        Its sender had the stamp before it sent it.
+        """
+        made_s = self._made_s(stamp)
+        return float("inf") if made_s is None else self._clock.now_s() - made_s
+
     def _made_s(self, stamp: int) -> float | None:
         return self._stamps.get(stamp)
 

@@ -30,22 +30,18 @@ class Clock(Protocol):
 
 
 class SharedGlobals:
-    """pysyncobj's global time and random numbers; those of the running member."""
+    """pysyncobj's global time and random numbers; those of the running member's ``clock``."""
 
-    clock: Clock
+    clock: Clock | None = None
 
-    def now_s(self) -> float:
-        """See ``Clock``."""
-        return self.clock.now_s()
-
-    def random(self) -> float:
-        """See ``Clock``."""
-        return self.clock.random()
+    def use(self, clock: Clock) -> None:
+        """Make this the clock of the running member."""
+        self.clock = clock
+        module.monotonicTime = clock.now_s
+        module.random = clock
 
 
 running = SharedGlobals()
-module.monotonicTime = running.now_s
-module.random = running
 module.PIPE_NOTIFIER_ENABLED = False  # or each proposal costs a write to a pipe
 module.createJournal = lambda journal: journal  # conf.journalFile carries the journal itself
 
@@ -65,6 +61,8 @@ def configuration(config: RaftConfig, journal: Any) -> SyncObjConf:
         raftMinTimeout=config.election_s_min,
         raftMaxTimeout=config.election_s_max,
         leaderFallbackTimeout=config.leader_silence_s_max,
+        # Of its sockets, which are never opened; it asserts that elections are not longer.
+        connectionTimeout=config.election_s_max,
         commandsQueueSize=config.proposals_waiting_max,
         pollerType="select",
     )

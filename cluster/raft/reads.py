@@ -9,34 +9,36 @@ applied: until then it does not know what its predecessors committed.
 A leader that is the only voter needs no round: no other member can lead or commit. Nor does a
 leader with a lease (cluster/raft/peers.py), for reads that agree to trust clocks.
 
-Each callback is called once, by ``deliver``, outside of Raft's own work: if a callback raises, the
-others are still called, by the next ``deliver`` at the latest.
+Every read ends by its deadline. Its outcome is appended to a queue of the shard, which calls the
+callbacks outside of Raft's own work.
 """
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
-from onelog.cluster.errors import ClusterError, NotLeader, ProposalRefused
+from onelog.cluster.errors import ClusterError, Expired, NotLeader, ProposalRefused
 from onelog.cluster.raft.member import LEADER, RaftMember
 
 ReadCallback = Callable[[ClusterError | None], None]
+# Callbacks whose outcome is known, with that outcome.
+Answers = deque[tuple[Callable[[Any], None], Any]]
+_Reads = list[tuple[float, ReadCallback]]  # each with its deadline
 
 READS_WAITING_MAX = 65_536
 
 
 class ReadRounds:
-    """The reads of one leader that wait for their round."""
+    """The reads of one leader that wait for their round; ``count`` is their number."""
 
-    def __init__(self, member: RaftMember) -> None:
+    def __init__(self, member: RaftMember, answers: Answers) -> None:
+        self.count = 0
         self._member = member
+        self._answers = answers
         self._term = 0
-        self._count = 0
-        self._next: list[ReadCallback] = []  # wait for a round to be started for them
-        self._asked: deque[tuple[int, int, list[ReadCallback]]] = deque()  # round, commit, reads
-        self._answers: deque[tuple[ReadCallback, ClusterError | None]] = deque()
-
-    def __len__(self) -> int:
-        return self._count
+        self._next: _Reads = []  # wait for a round to be started for them
+        self._asked: deque[tuple[int, int, _Reads]] = deque()  # round, commit, reads
+        self._deadline_s_min = float("inf")  # no waiting read has an earlier one
 
     def may_look(self, *, by_lease: bool) -> bool:
         """Whether a read may be answered at once: everything committed is applied here."""
@@ -48,44 +50,28 @@ class ReadRounds:
             return False
         return member.applied >= member.commit
 
-    def add(self, callback: ReadCallback) -> None:
-        """Call back when a read may use the state, or with the error why it may not."""
-        if self._count >= READS_WAITING_MAX:
-            callback(ProposalRefused(f"{READS_WAITING_MAX} reads are waiting"))
+    def add(self, callback: ReadCallback, deadline_s: float) -> None:
+        """Queue a read for the next round, which ``advance`` starts."""
+        if self.count >= READS_WAITING_MAX:
+            self._answers.append((callback, ProposalRefused(f"{READS_WAITING_MAX} reads wait")))
             return
-        self._count += 1
-        self._next.append(callback)
-        self.advance()
+        self.count += 1
+        self._next.append((deadline_s, callback))
+        self._deadline_s_min = min(self._deadline_s_min, deadline_s)
 
     def advance(self) -> None:
-        """Start a round if reads wait and none is under way; collect the reads that may go."""
-        member = self._member
-        if not self._count:
+        """Start a round if reads wait and none is under way; answer the reads that may go."""
+        if not self.count:
             return
+        member = self._member
         if member.state != LEADER:
             self.fail(NotLeader(member.leader_id))
-        elif member.term != self._term:
+            return
+        if member.term != self._term:
             # Rounds of an earlier term get no answer; reads that have no round yet can wait.
             self._term = member.term
             self._fail_asked(NotLeader(None))
-        if member.state == LEADER:
-            self._advance_rounds()
-
-    def fail(self, error: ClusterError) -> None:
-        """Refuse all waiting reads."""
-        self._fail_asked(error)
-        reads, self._next = self._next, []
-        self._answers.extend((callback, error) for callback in reads)
-
-    def deliver(self) -> None:
-        """Call the callbacks whose outcome is known."""
-        while self._answers:
-            callback, error = self._answers.popleft()
-            self._count -= 1
-            callback(error)
-
-    def _advance_rounds(self) -> None:
-        member, asked = self._member, self._asked
+        asked = self._asked
         is_idle = not asked or asked[-1][0] <= member.confirmed_round()
         if self._next and is_idle and member.has_applied_noop:
             reads, self._next = self._next, []
@@ -93,9 +79,30 @@ class ReadRounds:
             asked.append((member.start_round(), commit, reads))
         confirmed = member.confirmed_round()
         while asked and asked[0][0] <= confirmed and asked[0][1] <= member.applied:
-            self._answers.extend((callback, None) for callback in asked.popleft()[2])
+            self._answer(asked.popleft()[2], None)
+
+    def expire(self, now_s: float) -> None:
+        """End the reads whose deadline has passed."""
+        if now_s < self._deadline_s_min:
+            return
+        expired = Expired("the read could not be answered by its deadline")
+        for reads in (self._next, *(each[2] for each in self._asked)):
+            self._answer([each for each in reads if each[0] <= now_s], expired)
+            reads[:] = [each for each in reads if each[0] > now_s]
+        waiting = [*self._next, *(each for _, _, reads in self._asked for each in reads)]
+        self._deadline_s_min = min((each[0] for each in waiting), default=float("inf"))
+
+    def fail(self, error: ClusterError) -> None:
+        """Refuse all waiting reads."""
+        self._fail_asked(error)
+        reads, self._next = self._next, []
+        self._answer(reads, error)
 
     def _fail_asked(self, error: ClusterError) -> None:
         asked, self._asked = self._asked, deque()
         for _, _, reads in asked:
-            self._answers.extend((callback, error) for callback in reads)
+            self._answer(reads, error)
+
+    def _answer(self, reads: _Reads, outcome: ClusterError | None) -> None:
+        self.count -= len(reads)
+        self._answers.extend((callback, outcome) for _, callback in reads)

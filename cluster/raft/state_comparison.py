@@ -9,12 +9,14 @@ of each projection, which is kept up to date anyway and costs microseconds.
   multiple of ``index_step`` indexes or of ``time_step_ns`` of log time. So all replicas take the
   same ones, busy or idle. Replicas that are configured differently compare fewer, never wrongly.
 * A follower reports its newest mark to the leader, again after a while and to every new leader. The
-  leader compares. If rows of one index differ, it raises an alarm and sends all of them to all
-  members, which come to the same conclusion by the same rule.
+  leader compares, and sends the rows to all members: when rows of one index differ, and when all
+  voters agree. So all members come to the same conclusions by the same rules.
 * The state of more than half of the voters is taken for right. A replica, learner or leader that
   has another one steps down and stops with ``StateDiverged``: it serves no read and gets no vote.
   Without such a majority (one against one, or the third is away), all raise an alarm and none
   stops: it is unknown which one is right.
+* An alarm ends when all voters agree at a later index, with every replica that the alarm is about
+  and that is still a member.
 
 A replica judges itself by the hashes that it computed, whatever others report about it. A member
 reports its own hashes; only the leader that this replica follows passes on those of others. Reports
@@ -22,18 +24,24 @@ about an index that this log does not reach are ignored. ``MARKS_KEPT`` marks ar
 that is further behind is compared when it has caught up.
 """
 
+import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from uuid import UUID
 
 from onelog.cluster.errors import StateDiverged
 from onelog.cluster.raft.member import LEADER, RaftMember
 from onelog.cluster.raft.messages import Message, StateReport, StateRow
 from onelog.projections.router import ProjectionRouter
+from onelog.ual.entry import OWNER_NAMES
 
 MARKS_KEPT = 64
 REPEAT_S = 5.0
+_NO_NAMES: Mapping[UUID, str] = MappingProxyType({})
+
+_log = logging.getLogger("onelog.cluster.states")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +51,34 @@ class Alarm:
     index: int
     rows: tuple[StateRow, ...]
     owners: tuple[int, ...]  # of the projections that differ
-    has_majority: bool
+    # The replicas whose state is not that of the majority; None: there is no majority.
+    wrong: tuple[UUID, ...] | None
+
+    @property
+    def projections(self) -> tuple[str, ...]:
+        """The names of the projections that differ."""
+        return tuple(OWNER_NAMES.get(owner, f"0x{owner:02x}") for owner in self.owners)
+
+    def describe(self, names: Mapping[UUID, str] = _NO_NAMES) -> str:
+        """Say which hashes each replica has and which ones stop; ``names`` are those of nodes."""
+
+        def shown(node_id: UUID) -> str:
+            return f"{names[node_id]} ({node_id})" if names.get(node_id) else str(node_id)
+
+        replicas = []
+        for row in self.rows:
+            hashes = dict(row.hashes)
+            each = zip(self.owners, self.projections, strict=True)
+            texts = (f"{name} {hashes.get(owner, 0):016x}" for owner, name in each)
+            replicas.append(f"{shown(row.node_id)} has {', '.join(texts)}")
+        end = "none stops, because no majority of the voters agrees"
+        if self.wrong is not None:
+            end = f"{', '.join(map(shown, self.wrong))} stops: its state is not the majority's"
+        what = ", ".join(self.projections)
+        return f"states differ at index {self.index} in {what}: {'; '.join(replicas)}; {end}"
 
     def __str__(self) -> str:
-        owners = ", ".join(map(str, self.owners))
-        return f"states differ at index {self.index}, in the projections of owners {owners}"
+        return self.describe()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +88,9 @@ class ComparisonStatus:
     marked_index: int = 0  # of the newest mark here
     agreed_index: int = 0  # of the newest mark that all voters agreed on, as far as is known here
     marks: int = 0
-    alarms: int = 0
-    alarm: Alarm | None = None  # the newest
+    comparisons: int = 0  # with the hashes of another replica
+    alarms: int = 0  # marks at which states differed
+    alarm: Alarm | None = None  # the newest, until states agree again
 
 
 class StateComparison:
@@ -72,43 +104,51 @@ class StateComparison:
         *,
         index_step: int,
         time_step_ns: int,
+        shard: int = 0,
     ) -> None:
+        """``shard`` is the number that the log of the process names."""
         self._member = member
+        self._shard = shard
         self._router = router  # asked each time: a snapshot of a peer replaces the state
         self._send = send
         self._index_step = index_step
         self._time_step_ns = time_step_ns
         self._position = (router().applied_index, router().log_time_ns)
         self._rows: dict[int, dict[UUID, StateRow]] = {}  # by index and replica
-        self._is_new = False  # a mark that was not compared yet
+        self.is_new = False  # a mark that was not compared yet
         self._reported: tuple[int, int, UUID | None] = (0, 0, None)
         self._reported_s = float("-inf")
         self._marked_index = self._agreed_index = self._marks = 0
-        self._alarms: dict[int, Alarm] = {}
-        self._alarm_count = 0
+        self._comparisons = self._alarm_count = 0
+        self._alarm: Alarm | None = None
+        self._alarmed: set[int] = set()  # the indexes of rows at which states differed
 
     def status(self) -> ComparisonStatus:
         """Return the result so far."""
-        alarm = self._alarms[max(self._alarms)] if self._alarms else None
         return ComparisonStatus(
-            self._marked_index, self._agreed_index, self._marks, self._alarm_count, alarm
+            self._marked_index,
+            self._agreed_index,
+            self._marks,
+            self._comparisons,
+            self._alarm_count,
+            self._alarm,
         )
 
-    def applied(self) -> None:
-        """A group has been applied: take a mark if one is due here."""
-        router = self._router()
+    def applied(self, index: int, time_ns: int) -> None:
+        """Take a mark if one is due where a group has been applied: its last index and its time."""
         index_before, time_before_ns = self._position
-        index, time_ns = self._position = router.applied_index, router.log_time_ns
+        self._position = index, time_ns
         if (
             index // self._index_step > index_before // self._index_step
             or time_ns // self._time_step_ns > time_before_ns // self._time_step_ns
         ):
             # An empty projection is left out, so that a version without it agrees.
-            hashes = tuple((owner, each) for owner, each in router.state_hashes().items() if each)
+            state_hashes = self._router().state_hashes()
+            hashes = tuple((owner, each) for owner, each in state_hashes.items() if each)
             self._marks += 1
             self._marked_index = index
             self._keep(index, StateRow(self._member.self_id, hashes), is_first_hand=True)
-            self._is_new = True
+            self.is_new = True
 
     def replaced(self) -> None:
         """A snapshot replaced the state: the next mark is where others take theirs."""
@@ -116,9 +156,9 @@ class StateComparison:
 
     def advance(self) -> None:
         """Compare, or report to the leader; raise ``StateDiverged`` if this one is wrong."""
-        if self._is_new and self._marked_index in self._rows:
-            self._is_new = False
-            if self._judge(self._marked_index) and self._member.state == LEADER:
+        if self.is_new and self._marked_index in self._rows:
+            self.is_new = False
+            if self._judge(self._marked_index, is_news=True) and self._member.state == LEADER:
                 self._tell_all(self._marked_index)
             self._stop_if_wrong(self._marked_index)
         self._report()
@@ -137,7 +177,9 @@ class StateComparison:
                 continue
             if row.node_id != self._member.self_id:
                 is_news |= self._keep(index, row, is_first_hand=is_first_hand)
-        if index in self._rows and self._judge(index) and self._member.state == LEADER:
+        if index not in self._rows:
+            return
+        if self._judge(index, is_news=is_news) and self._member.state == LEADER:
             if is_news:
                 self._tell_all(index)
             else:
@@ -173,26 +215,52 @@ class StateComparison:
         if before == row or (before is not None and not is_first_hand):
             return False
         known[row.node_id] = row
+        if self._member.self_id in known:
+            self._comparisons += len(known) - 1 if row.node_id == self._member.self_id else 1
         while len(self._rows) > MARKS_KEPT:
             oldest = min(self._rows)
             del self._rows[oldest]
-            self._alarms.pop(oldest, None)
+            self._alarmed.discard(oldest)
         return index in self._rows
 
-    def _judge(self, index: int) -> bool:
+    def _judge(self, index: int, *, is_news: bool) -> bool:
         """Compare the rows of an index; return whether they differ."""
         rows = self._rows[index]
-        voters = self._member.membership.voters
         if len({row.hashes for row in rows.values()}) == 1:
-            if all(voter in rows for voter in voters):
-                self._agreed_index = max(self._agreed_index, index)
+            self._agree(index)
             return False
-        if index not in self._alarms:
-            self._alarm_count += 1
+        if is_news and (self._alarm is None or self._alarm.index <= index):
+            self._raise_alarm(index)
+        return True
+
+    def _agree(self, index: int) -> None:
+        """All rows of an index are equal: if all voters have one, that may end the alarm."""
+        rows, membership, alarm = self._rows[index], self._member.membership, self._alarm
+        if not all(voter in rows for voter in membership.voters):
+            return
+        is_new = index > self._agreed_index
+        self._agreed_index = max(self._agreed_index, index)
+        if alarm is not None and alarm.index < index:
+            involved = {row.node_id for row in alarm.rows}.intersection(membership.members)
+            if involved <= rows.keys():
+                self._alarm, is_new = None, True
+                _log.warning("shard %d: states agree again at index %d", self._shard, index)
+        if is_new and self._member.state == LEADER:
+            self._tell_all(index)
+
+    def _raise_alarm(self, index: int) -> None:
+        """Note and log who differs; again if another replica's hashes have come since."""
+        rows = self._rows[index]
         ordered = tuple(rows[each] for each in sorted(rows))
         majority = self._majority(index)
-        self._alarms[index] = Alarm(index, ordered, _differing(ordered), majority is not None)
-        return True
+        wrong = None
+        if majority is not None:
+            wrong = tuple(row.node_id for row in ordered if row.hashes != majority)
+        self._alarm_count += index not in self._alarmed
+        self._alarmed.add(index)
+        self._alarm = Alarm(index, ordered, _differing(ordered), wrong)
+        text = self._alarm.describe(dict(self._member.membership.names))
+        _log.error("shard %d: STATE_DIVERGED: %s", self._shard, text)
 
     def _majority(self, index: int) -> tuple[tuple[int, int], ...] | None:
         """Return the hashes that more than half of the voters have, if there are such."""
@@ -210,8 +278,14 @@ class StateComparison:
             return
         majority = self._majority(index)
         if majority is not None and own.hashes != majority:
+            alarm = self._alarm
+            if alarm is None or alarm.index != index or alarm.wrong is None:
+                self._raise_alarm(index)
+                alarm = self._alarm
+            assert alarm is not None
             self._member.step_down()
-            raise StateDiverged(index, self._alarms[index].owners)
+            text = alarm.describe(dict(self._member.membership.names))
+            raise StateDiverged(self._shard, index, alarm.owners, text)
 
 
 def _differing(rows: tuple[StateRow, ...]) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 ::
 
     wire         messages to frames and back, everything from a peer checked
+    certificate  which node a certificate proves its holder to be
     connection   frames over TCP or TLS; the listening port
     handshake    may two processes talk? Hello, introductions
     outbox       the messages that wait on one stream, in the order in which they leave

@@ -6,14 +6,17 @@ it: so a caller can distinguish a foreign port from a peer that stops. What foll
 purpose.
 
 ``Listener`` is the port that other processes call. A caller must send its opening within a time
-limit; then ``answer`` handles the connection, which is closed when that returns. The number of
-callers without an opening is limited: a flood keeps new callers out for a while, but does not
-affect connected peers.
+limit; then ``answer`` handles the connection, which is closed when that returns. The numbers of
+connections and of callers without an opening are limited (``accepting.py``): a flood of callers
+that say nothing keeps neither members nor new callers out.
+
+A reader gets ``READS_PER_TURN`` frames in a turn of the loop, and received bytes become frames as
+they are read: a peer that sends without a pause does not keep the loop from others.
 
 Not gRPC: a message of its streams crosses two threads at each end, and three replicas exchange four
 to six messages for each group of writes. Measured in turns on three loopback nodes with one shard
-(docs/performance.md): one caller's put 3.67 and 2.71 ms, puts from 64 callers 113 and 88 us of CPU
-over all processes, linearizable gets from 64 callers 78 and 66 us.
+(docs/performance/2026-11-17.md): one caller's put 3.67 and 2.71 ms, puts from 64 callers 113 and 88
+us of CPU over all processes, linearizable gets from 64 callers 78 and 66 us.
 """
 
 import asyncio
@@ -26,12 +29,23 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import cast
 
+from onelog.cluster.transport.accepting import (
+    LINES_AT_ONCE,
+    AcceptLimits,
+    Acceptor,
+    RareLog,
+)
+from onelog.cluster.transport.certificate import Certificate, peer_certificate
 from onelog.cluster.transport.link import LinkEnded
 from onelog.cluster.transport.wire import FRAME_SIZE_MAX, Reason, WireError
 
 _LENGTH_SIZE = 4
 # Received frames that are not read yet; beyond this, reading from the network pauses.
 READ_AHEAD_BYTES_MAX = 4 * FRAME_SIZE_MAX
+# Frames that are taken from received bytes at a time; smaller ones stay bytes until these are read.
+FRAMES_AHEAD_MAX = 256
+# Frames that a reader gets before everybody else has a turn of the loop.
+READS_PER_TURN = 16
 # How long written bytes may take to leave when a connection ends.
 CLOSE_S_MAX = 1.0
 # To detect a host that vanished: on an idle connection, and with bytes in flight.
@@ -46,6 +60,7 @@ class Purpose(StrEnum):
     SHIP = "ship"  # the bytes of snapshots and segments
     INTRODUCE = "introduce"  # questions of nodes that do not belong to a cluster yet
     LEADERS = "leaders"  # questions of the other workers of a node
+    MEMBERSHIP = "membership"  # questions of nodes that hear no leader
 
 
 _OPENINGS = {f"onelog-peer/1 {each}".encode(): each for each in Purpose}
@@ -55,15 +70,24 @@ _OPENING_OF = {purpose: opening for opening, purpose in _OPENINGS.items()}
 class Connection(asyncio.Protocol):
     """Either end; a ``onelog.cluster.transport.link.Stream``."""
 
-    def __init__(self, accepted: "Callable[[Connection], None] | None" = None) -> None:
-        """``accepted`` is called when another process has opened this connection."""
+    def __init__(
+        self,
+        accepted: "Callable[[Connection], None] | None" = None,
+        lost: "Callable[[Connection], None]" = lambda _connection: None,
+    ) -> None:
+        """``accepted`` is called when another process has opened this connection.
+
+        ``lost`` is called when it has ended.
+        """
         self._accepted = accepted
+        self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._parts: list[bytes] = []  # of a frame that is not whole yet
         self._size = 0  # of the parts
         self._needed = _LENGTH_SIZE  # bytes until the next frame is whole, or its size is known
         self._frames: deque[bytes] = deque()
         self._ahead_bytes = 0
+        self._reads = 0  # since the reader last waited
         self._is_paused = False
         self._has_ended = False  # nothing more will arrive
         self._bad: WireError | None = None
@@ -72,18 +96,22 @@ class Connection(asyncio.Protocol):
         self._reading: asyncio.Future[None] | None = None
         self._writing: asyncio.Future[None] | None = None  # until there is room
         self._closed: asyncio.Future[None] = self._loop.create_future()
+        self.is_made = False
         self._transport: asyncio.Transport
-
-    @property
-    def peer(self) -> str:
-        """The address of the other end, for people."""
-        address = self._transport.get_extra_info("peername")
-        return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
+        self.peer = "?"  # the address of the other end, for people
+        # What the other end has proved of itself; None without TLS.
+        self.certificate: Certificate | None = None
 
     async def read(self) -> bytes | None:
         """Return the next frame; None when the other side has ended the connection."""
         frames = self._frames
+        if frames and self._reads >= READS_PER_TURN:
+            self._reads = 0
+            await asyncio.sleep(0)  # a peer that sends without a pause does not have the loop
+        if not frames and self._size >= self._needed:
+            self._parse()
         while not frames:
+            self._reads = 0
             if self._bad is not None:
                 raise self._bad
             if self._has_ended:
@@ -93,8 +121,13 @@ class Connection(asyncio.Protocol):
             self._reading = self._loop.create_future()
             await self._reading
         frame = frames.popleft()
+        self._reads += 1
         self._ahead_bytes -= _LENGTH_SIZE + len(frame)
-        if self._is_paused and self._ahead_bytes < READ_AHEAD_BYTES_MAX // 2:
+        if (
+            self._is_paused
+            and self._size < self._needed
+            and self._ahead_bytes < READ_AHEAD_BYTES_MAX // 2
+        ):
             self._is_paused = False
             self._transport.resume_reading()
         return frame
@@ -106,6 +139,13 @@ class Connection(asyncio.Protocol):
         self._transport.write(len(frame).to_bytes(_LENGTH_SIZE, "little") + frame)
         if self._writing is not None:
             await asyncio.shield(self._writing)
+
+    async def wait_unless_closed(self, event: asyncio.Future[bool]) -> bool:
+        """Wait for an event; give it up and return False when the connection has ended before."""
+        await asyncio.wait((event, self._closed), return_when=asyncio.FIRST_COMPLETED)
+        if not event.done():
+            event.cancel()
+        return not event.cancelled()
 
     async def finish(self) -> None:
         """Wait until the other side has closed, or had the time to read what was written last.
@@ -159,6 +199,11 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See ``asyncio.Protocol``."""
         self._transport = cast(asyncio.Transport, transport)
+        address = transport.get_extra_info("peername")  # uvloop raises once it is closed
+        if isinstance(address, tuple):
+            self.peer = f"{address[0]}:{address[1]}"
+        self.certificate = peer_certificate(transport.get_extra_info("ssl_object"))
+        self.is_made = True
         endpoint = transport.get_extra_info("socket")
         if endpoint is not None:
             _watch(endpoint)
@@ -173,8 +218,16 @@ class Connection(asyncio.Protocol):
         self._size += len(data)
         if self._size < self._needed:
             return
-        if len(self._parts) > 1:
-            data = b"".join(self._parts)
+        self._parse()
+        is_full = self._size >= self._needed or self._ahead_bytes > READ_AHEAD_BYTES_MAX
+        if is_full and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+        self._wake_reader()
+
+    def _parse(self) -> None:
+        """Take frames from what was received, at most ``FRAMES_AHEAD_MAX``."""
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         frames, at, end, needed = self._frames, 0, len(data), _LENGTH_SIZE
         while end - at >= _LENGTH_SIZE:
             size = int.from_bytes(data[at : at + _LENGTH_SIZE], "little")
@@ -183,19 +236,16 @@ class Connection(asyncio.Protocol):
                     Reason.FRAME_TOO_LARGE, f"{size} bytes, limit {FRAME_SIZE_MAX}"
                 )
                 self._is_deaf = True
+                at, needed = end, _LENGTH_SIZE
                 break
             needed = _LENGTH_SIZE + size
-            if end - at < needed:
+            if end - at < needed or len(frames) >= FRAMES_AHEAD_MAX:
                 break
             frames.append(data[at + _LENGTH_SIZE : at + needed])
             self._ahead_bytes += needed  # with its length: empty ones count, too
             at, needed = at + needed, _LENGTH_SIZE
         rest = data[at:]
         self._parts, self._size, self._needed = [rest] if rest else [], len(rest), needed
-        if self._ahead_bytes > READ_AHEAD_BYTES_MAX and not self._is_paused:
-            self._is_paused = True
-            self._transport.pause_reading()
-        self._wake_reader()
 
     def eof_received(self) -> bool:
         """See ``asyncio.Protocol``: what is written meanwhile may still leave."""
@@ -210,6 +260,7 @@ class Connection(asyncio.Protocol):
         self.resume_writing()
         if not self._closed.done():
             self._closed.set_result(None)
+            self._lost(self)
 
     def pause_writing(self) -> None:
         """See ``asyncio.Protocol``."""
@@ -250,8 +301,8 @@ async def connect(address: str, purpose: Purpose, tls: ssl.SSLContext | None = N
 
 async def ask(
     address: str, purpose: Purpose, question: bytes, tls: ssl.SSLContext | None, timeout_s: float
-) -> bytes:
-    """Return the answer to one question."""
+) -> tuple[bytes, Certificate | None]:
+    """Return the answer to one question, and the certificate of the process that gave it."""
     try:
         async with asyncio.timeout(timeout_s):
             connection = await connect(address, purpose, tls)
@@ -264,7 +315,7 @@ async def ask(
         raise LinkEnded(f"no answer of {address} within {timeout_s:g} s") from error
     if answer is None:
         raise LinkEnded(f"no answer of {address}")
-    return answer
+    return answer, connection.certificate
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -291,9 +342,12 @@ def _watch(endpoint: socket.socket) -> None:
 
 # Listener
 
-# Callers that have not sent an opening yet.
+# Callers that have not sent an opening yet; beyond them the oldest is closed.
 OPENINGS_MAX = 64
 OPENING_S_MAX = 2.0
+# Connections of a port, and of one address. Members need two each; the others ask questions.
+CONNECTIONS_MAX = 640
+ADDRESS_SHARE = 2
 
 Answer = Callable[[Purpose, Connection], Awaitable[None]]
 
@@ -303,54 +357,58 @@ _log = logging.getLogger("onelog.cluster.listener")
 class Listener:
     """The listening port; see the module."""
 
-    def __init__(self, address: str, tls: ssl.SSLContext | None, answer: Answer) -> None:
-        self.port = 0
-        self._address = address
-        self._tls = tls
+    def __init__(
+        self,
+        address: str,
+        tls: ssl.SSLContext | None,
+        answer: Answer,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        host, port = split_address(address)
+        limits = AcceptLimits(
+            connections_max, max(1, connections_max // ADDRESS_SHARE), OPENINGS_MAX, OPENING_S_MAX
+        )
+        self._callers = RareLog(_log, LINES_AT_ONCE)
+        self.acceptor = Acceptor(
+            host, port, limits, lambda: Connection(self._accept, self._lose), RareLog(_log), tls
+        )
         self._answer = answer
-        self._openings = 0
-        self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def port(self) -> int:
+        """The port, once it listens."""
+        return self.acceptor.port
 
     async def start(self) -> None:
         """Listen; ``OSError`` if that is not possible."""
-        host, port = split_address(self._address)
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self._accept),
-            host,
-            port,
-            ssl=self._tls,
-            ssl_handshake_timeout=None if self._tls is None else OPENING_S_MAX,
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
+        await self.acceptor.bind()
+        self.acceptor.start()
 
     async def stop(self) -> None:
         """End all connections and close the port."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
+        await self.acceptor.stop()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _accept(self, connection: Connection) -> None:
-        if self._openings >= OPENINGS_MAX or self._server is None:
-            _log.warning("turned %s away: %d callers are waiting", connection.peer, self._openings)
-            connection.abort()
-            return
-        self._openings += 1
         task = asyncio.ensure_future(self._serve(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _lose(self, connection: Connection) -> None:
+        self.acceptor.leave(connection)
 
     async def _serve(self, connection: Connection) -> None:
         try:
             purpose = await self._opened(connection)
             if purpose is not None:
+                self.acceptor.prove(connection)
                 await self._answer(purpose, connection)
         except (LinkEnded, WireError) as error:
-            _log.info("a caller at %s: %s", connection.peer, error)
+            self._callers.say(logging.INFO, "a caller at %s: %s", connection.peer, error)
         except Exception:  # noqa: BLE001
             # Whatever a caller does ends its connection, never the process.
             _log.exception("while a caller at %s was answered", connection.peer)
@@ -359,11 +417,8 @@ class Listener:
 
     async def _opened(self, connection: Connection) -> Purpose | None:
         """Return a caller's purpose; None if it sends none in time."""
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(OPENING_S_MAX):
-                    return await connection.opened()
-            _log.info("a caller at %s says nothing", connection.peer)
-            return None
-        finally:
-            self._openings -= 1
+        with suppress(TimeoutError):
+            async with asyncio.timeout(OPENING_S_MAX):
+                return await connection.opened()
+        self._callers.say(logging.INFO, "a caller at %s says nothing", connection.peer)
+        return None

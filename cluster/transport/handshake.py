@@ -1,7 +1,8 @@
 """Handshakes: whether two processes may talk, checked before anything else is trusted. No I/O.
 
 Both sides check the other's ``Hello`` with the same rules. The side that finds a difference says so
-before it closes, so that both can report it.
+before it closes, so that both can report it. With TLS the certificate is checked first
+(cluster/transport/certificate.py): a process that is not a node of the cluster learns nothing else.
 
 Before there is a cluster, nodes exchange an ``Introduction``. It is checked in full before it
 becomes a value: sizes, counts, ids, ranges. ``node/membership/peer_port.py`` decides whether it
@@ -45,6 +46,7 @@ class Identity:
     protocol_max: int = PROTOCOL_MAX
     node_name: str = ""
     endpoints: tuple[str, ...] = ()  # where clients call this node, by worker
+    cluster_name: str = ""  # as certificates have it
 
     def hello(self, target_id: UUID, session: int) -> Hello:
         """Return the hello for a peer."""
@@ -160,9 +162,12 @@ class Introduction:
 
 @dataclass(frozen=True, slots=True)
 class IntroductionAnswer:
-    """The introduction of the answering node, and why it refuses, if it does."""
+    """The introduction of the answering node, and why it refuses, if it does.
 
-    introduction: Introduction
+    There is no introduction for a caller whose certificate the node does not know.
+    """
+
+    introduction: Introduction | None
     refusal: Refused | None = None
 
 
@@ -171,9 +176,12 @@ def encode_introduction(value: Introduction) -> bytes:
     return bytes(_message(value).SerializeToString())
 
 
-def encode_answer(value: Introduction, refusal: WireError | None) -> bytes:
+def encode_answer(value: Introduction | None, refusal: WireError | None) -> bytes:
     """Return an answer as bytes."""
-    answer = peer_pb2.PeerIntroductionAnswer(introduction=_message(value))
+    assert value is not None or refusal is not None, "an answer says something"
+    answer = peer_pb2.PeerIntroductionAnswer()
+    if value is not None:
+        answer.introduction.CopyFrom(_message(value))
     if refusal is not None:
         answer.refusal.reason = refusal.reason
         answer.refusal.detail = printable(refusal.detail, DETAIL_SIZE_MAX)
@@ -197,6 +205,8 @@ def decode_answer(data: bytes) -> IntroductionAnswer:
             printable(message.refusal.reason, REASON_SIZE_MAX),
             printable(message.refusal.detail, DETAIL_SIZE_MAX),
         )
+        if not message.HasField("introduction"):
+            return IntroductionAnswer(None, refusal)
     return IntroductionAnswer(_value(message.introduction), refusal)
 
 

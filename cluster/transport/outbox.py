@@ -101,11 +101,6 @@ class Outbox:
         """Whether an early ack waits for another message."""
         return bool(self._early)
 
-    @property
-    def bulk_bytes(self) -> int:
-        """How many bytes of appends wait."""
-        return self._bulk_bytes
-
     def push(self, shard: int, message: Message) -> None:
         """Queue a message; may drop appends, see the module."""
         if isinstance(message, Chunk):

@@ -15,6 +15,9 @@ requests them again.
 * No message is sent or accepted before both sides have accepted each other's hello. The side that
   first sees a difference refuses with a reason, and both report it; nothing that an unknown process
   sends reaches Raft.
+* With TLS a peer's certificate must name the node whose id its hello has, as the membership names
+  it (cluster/transport/certificate.py). So a hello's name, id and endpoints are those of the holder
+  of the node's key. Without TLS, which is for loopback, they are believed.
 * Each attempt to dial has a new session number. A newer stream of a pair ends the older one, and
   what the older one still delivers is dropped.
 * Messages to a peer that is not connected are dropped and counted: Raft repairs loss, and what
@@ -33,6 +36,8 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from onelog.cluster.raft.messages import Chunk, Message
+from onelog.cluster.transport.accepting import LINES_AT_ONCE, RareLog
+from onelog.cluster.transport.certificate import Certificate, check_certificate
 from onelog.cluster.transport.connection import Connection, Purpose, connect
 from onelog.cluster.transport.handshake import Identity, check_caller, check_hello, dials
 from onelog.cluster.transport.link import Link, LinkEnded, PeerRefused, Stream, Traffic
@@ -148,15 +153,20 @@ class PeerTransport:
         self._tls = tls
         self._deliver = deliver
         self._peers: dict[UUID, _Peer] = {}
+        self._names: Mapping[UUID, str] = {}  # of the peers, as far as the membership has them
         self._group: asyncio.TaskGroup | None = None
         self._stopping = asyncio.Event()
         self._handshakes = 0
+        self._callers = RareLog(_log, LINES_AT_ONCE)
         self._sessions = 0  # streams that this process has tried to open
 
     # What the node calls
 
-    def set_peers(self, addresses: Mapping[UUID, str]) -> None:
-        """Set the peers and their addresses; the streams of others end."""
+    def set_peers(
+        self, addresses: Mapping[UUID, str], names: Mapping[UUID, str] | None = None
+    ) -> None:
+        """Set the peers, their addresses and their names; the streams of others end."""
+        self._names = names or {}
         for node_id in set(self._peers) - set(addresses):
             for lane in self._peers.pop(node_id).lanes:
                 lane.end(WireError(Reason.UNKNOWN_NODE, "no longer a peer of this node"))
@@ -167,6 +177,7 @@ class PeerTransport:
                 known.status.address = address
                 continue
             self._peers[node_id] = peer = _Peer(node_id, PeerStatus(address))
+            peer.status.name = self._names.get(node_id, "")
             self._start(peer)
 
     def send(self, target: UUID, shard: int, message: Message) -> None:
@@ -245,9 +256,11 @@ class PeerTransport:
             connection = await connect(peer.status.address, lane.purpose, self._tls)
         try:
             try:
+                self._check_dialled(peer, connection.certificate)
                 async with asyncio.timeout(self._config.handshake_s_max):
                     await connection.write(encode_hello(self.identity.hello(peer.node_id, session)))
                     first = _first(await connection.read())
+                self._check_identity(first, connection.certificate)
                 protocol = self._check_answer(peer, first, session)
             except WireError as error:
                 await connection.write(encode_refusal(session, error.reason, error.detail))
@@ -273,13 +286,15 @@ class PeerTransport:
     async def answer(self, purpose: Purpose, connection: Connection) -> None:
         """Handle a connection that another process has opened; the caller closes it."""
         if self._handshakes >= HANDSHAKES_MAX:
-            _log.warning("turned %s away: too many handshakes are under way", connection.peer)
+            self._callers.warn("turned %s away: too many handshakes are under way", connection.peer)
             return
         self._handshakes += 1
         hello = None
         try:
             async with asyncio.timeout(self._config.handshake_s_max):
                 hello = _first(await connection.read())
+            # First: a process that is not a node of this cluster learns nothing about it.
+            self._check_identity(hello, connection.certificate)
             peer, lane, protocol = self._check_caller(purpose, hello)
             await connection.write(encode_hello(self.identity.hello(peer.node_id, hello.session)))
         except TimeoutError:
@@ -291,7 +306,7 @@ class PeerTransport:
             await self._turn_away(purpose, connection, hello, error)
             return
         except LinkEnded as error:
-            _log.info("a caller at %s left: %s", connection.peer, error)
+            self._callers.say(logging.INFO, "a caller at %s left: %s", connection.peer, error)
             return
         finally:
             self._handshakes -= 1
@@ -318,19 +333,50 @@ class PeerTransport:
         self.refused_callers += 1
         refusal = CallerRefused(connection.peer, error.reason, error.detail)
         self.refusals.append(refusal)
-        _log.warning("refused a caller at %s: %s", refusal.address, error)
+        shown = (
+            "" if connection.certificate is None else f" (certificate: {connection.certificate})"
+        )
+        self._callers.warn("refused a caller at %s: %s%s", refusal.address, error, shown)
         peer = None if hello is None else self._peers.get(hello.node_id)
-        if peer is not None:
+        # A forged hello says nothing about the peer whose id it has.
+        if peer is not None and error.reason is not Reason.CERTIFICATE_MISMATCH:
             self._report(peer, peer.lane(purpose), error)
         try:
             session = 0 if hello is None else hello.session
             await connection.write(encode_refusal(session, error.reason, error.detail))
         except LinkEnded:
-            _log.info("the caller left before it got the refusal")
+            self._callers.say(logging.INFO, "the caller left before it got the refusal")
             return
         await connection.finish()
 
     # Both
+
+    def find_name(self, node_id: UUID) -> str:
+        """Return the name that a peer must prove; empty for one that has not been named yet.
+
+        A member that was added without a name has the one that it proved first.
+        """
+        return self._names.get(node_id) or self._peers[node_id].status.name
+
+    def _check_dialled(self, peer: _Peer, certificate: Certificate | None) -> None:
+        """Refuse the process at a peer's address if its certificate is another's."""
+        name = self.find_name(peer.node_id)
+        if name:
+            check_certificate(certificate, self.identity.cluster_name, name)
+
+    def _check_identity(self, hello: Hello, certificate: Certificate | None) -> None:
+        """Refuse a peer whose certificate does not name the node of its id."""
+        check_certificate(certificate, self.identity.cluster_name, hello.node_name)
+        if certificate is None or hello.node_id not in self._peers:
+            return  # one that is not a peer is refused as that
+        name = self.find_name(hello.node_id)
+        taken = {self.identity.node_name, *map(self.find_name, self._peers)}
+        if name != hello.node_name if name else hello.node_name in taken:
+            raise WireError(
+                Reason.CERTIFICATE_MISMATCH,
+                f"the certificate is that of {hello.node_name}, which is not {hello.node_id} in "
+                "this cluster",
+            )
 
     async def _carry(
         self, peer: _Peer, lane: _Lane, session: int, protocol: int, stream: Stream

@@ -58,6 +58,7 @@ class Reason(StrEnum):
     STALE_SESSION = "STALE_SESSION"
     HELLO_EXPECTED = "HELLO_EXPECTED"
     HANDSHAKE_TIMEOUT = "HANDSHAKE_TIMEOUT"
+    CERTIFICATE_MISMATCH = "CERTIFICATE_MISMATCH"
     # Introductions
     CLUSTER_NAME_MISMATCH = "CLUSTER_NAME_MISMATCH"
     FOUNDERS_MISMATCH = "FOUNDERS_MISMATCH"
@@ -143,9 +144,9 @@ def split_chunk(outer: peer_pb2.PeerMessage, chunk: Chunk) -> tuple[bytes, ...]:
         tag=chunk.tag,
     ).SerializeToString()
     if chunk.data:
-        head += _DATA_TAG + _length(len(chunk.data))
+        head += _DATA_TAG + varint(len(chunk.data))
     size = len(head) + len(chunk.data)
-    return outer.SerializeToString() + _CHUNK_TAG + _length(size) + head, chunk.data
+    return outer.SerializeToString() + _CHUNK_TAG + varint(size) + head, chunk.data
 
 
 def decode_shipping(outer: peer_pb2.PeerMessage, term: int) -> Message:
@@ -233,16 +234,6 @@ def _chunk(chunk: peer_pb2.PeerChunk, term: int) -> Chunk:
 def _check_range(first_index: int, last_index: int) -> None:
     if not 1 <= first_index <= last_index <= POSITION_MAX:
         raise BadShipping(f"a range of {first_index} to {last_index}")
-
-
-def _length(number: int) -> bytes:
-    """Return a length as protobuf writes it."""
-    encoded = bytearray()
-    while number >= 0x80:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
 
 
 # Protobuf bytes

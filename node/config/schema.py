@@ -16,10 +16,10 @@ directory: with a lower value, recovery would take a torn tail for corruption.
 
 import ipaddress
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from onelog.cluster.config import RaftConfig
+from onelog.cluster.config import RaftConfig, ShippingConfig
 from onelog.cluster.raft.membership import VOTERS_MAX
 from onelog.cluster.transport.outbox import OutboxLimits
 from onelog.cluster.transport.peers import TransportConfig
@@ -43,7 +43,7 @@ from onelog.ual.log_config import LogConfig
 WORKERS_MAX = 256
 API_PORT, PEER_PORT, HTTP_PORT = 7400, 7500, 7600
 _LOOPBACK = "127.0.0.1"
-_RAFT, _LOG, _SHARD = RaftConfig(), LogConfig(), ShardConfig()
+_RAFT, _LOG, _SHARD, _SHIPPING = RaftConfig(), LogConfig(), ShardConfig(), ShippingConfig()
 _TRANSPORT, _OUTBOX = TransportConfig(), OutboxLimits()
 _TRIGGER, _BUILDER, _AS_OF = TriggerConfig(), BuilderLimits(), AsOfConfig()
 
@@ -56,11 +56,22 @@ class NodeSettings:
         "n1", "The node's name, for people and for --initial-cluster.", name="name", kind=Kind.NAME
     )
     data_dir: Path = setting(
-        Path("onelog-data"), "Where everything is kept. One node's only.", name="data-dir"
+        Path("onelog-data"), "Data directory. Each node needs its own.", name="data-dir"
+    )
+    require_data: bool = setting(
+        False,
+        "Refuse to start if the data directory holds no database: found or join none.",
+        name="require-data",
+    )
+    keep_after_removal: bool = setting(
+        False,
+        "Keep the process for inspection when the cluster has removed this node, rather than end.",
+        name="keep-after-removal",
     )
     workers: int = setting(
         1,
-        "Processes that share the shards; worker w listens w ports higher. The same on all nodes.",
+        "Worker processes, which share the shards; worker w listens on port + w. The same on all "
+        "nodes.",
         name="workers",
         minimum=1,
         maximum=WORKERS_MAX,
@@ -72,14 +83,16 @@ class ListenSettings:
     """Where this node listens."""
 
     api: Address = setting(
-        Address(_LOOPBACK, API_PORT), "Where clients call (gRPC). Port 0: any.", name="listen"
+        Address(_LOOPBACK, API_PORT),
+        "Address for clients (gRPC). Port 0: any free port.",
+        name="listen",
     )
     peers: Address = setting(
-        Address(_LOOPBACK, PEER_PORT), "Where other nodes call (gRPC).", name="peer-listen"
+        Address(_LOOPBACK, PEER_PORT), "Address for other nodes.", name="peer-listen"
     )
     http: Address = setting(
         Address(_LOOPBACK, HTTP_PORT),
-        "Where /metrics, /healthz and /ready are.",
+        "Address of /metrics, /healthz and /ready (HTTP).",
         name="http-listen",
     )
 
@@ -88,9 +101,9 @@ class ListenSettings:
 class AdvertiseSettings:
     """Where others reach this node, if that is not where it listens."""
 
-    api: Address | None = setting(None, "What clients are told to call.", name="advertise")
+    api: Address | None = setting(None, "Address that clients should use.", name="advertise")
     peers: Address | None = setting(
-        None, "What other nodes are told to call.", name="peer-advertise"
+        None, "Address that other nodes should use.", name="peer-advertise"
     )
 
 
@@ -99,7 +112,7 @@ class ClusterSettings:
     """The cluster that this node is a part of."""
 
     name: str = setting(
-        "onelog", "The same on all nodes; no other cluster's node gets in.", name="cluster-name",
+        "onelog", "Name of the cluster; nodes of other clusters are refused.", name="cluster-name",
         kind=Kind.NAME,
     )  # fmt: skip
     initial: tuple[tuple[str, Address], ...] = setting(
@@ -111,23 +124,27 @@ class ClusterSettings:
     )
     join: tuple[Address, ...] = setting(
         (),
-        "Peer addresses of a cluster that exists: start as a newcomer and wait to be added.",
+        "Peer addresses of an existing cluster: start as a new node and wait to be added.",
         name="join",
         kind=Kind.ADDRESSES,
     )
     shards: int = setting(
-        SHARDS_DEFAULT, "Raft groups; fixed when a cluster is founded.", name="shards",
-        minimum=1, maximum=SHARDS_MAX,
-    )  # fmt: skip
+        1,
+        "Shards (Raft groups); fixed when a database is founded. If it is not set, a node by "
+        f"itself has one for each worker, and a cluster has {SHARDS_DEFAULT}.",
+        name="shards",
+        minimum=1,
+        maximum=SHARDS_MAX,
+    )
     partitions: int = setting(
-        PARTITIONS_DEFAULT, "What keys are spread over; fixed when a cluster is founded.",
+        PARTITIONS_DEFAULT, "Partitions that keys hash to; fixed when a cluster is founded.",
         name="partitions", minimum=1, maximum=PARTITIONS_MAX,
     )  # fmt: skip
     balance_leaders: bool = setting(
         True, "Spread the leaderships evenly over the nodes.", name="balance-leaders"
     )
     balance_period_s: float = setting(
-        1.0, "How often one leadership may be handed over for that.", minimum=0.1, maximum=3600
+        1.0, "Seconds between two leadership transfers for balance.", minimum=0.1, maximum=3600
     )
 
 
@@ -135,21 +152,23 @@ class ClusterSettings:
 class SecuritySettings:
     """Certificates, and what is allowed without."""
 
-    api_cert: Path | None = setting(None, "PEM certificate for clients.", name="tls-cert")
-    api_key: Path | None = setting(None, "PEM key of it.", name="tls-key")
+    api_cert: Path | None = setting(None, "Server certificate for clients (PEM).", name="tls-cert")
+    api_key: Path | None = setting(None, "Its private key (PEM).", name="tls-key")
     api_client_ca: Path | None = setting(
-        None, "PEM authorities of client certificates; clients must have one then.",
+        None, "CA certificates (PEM) for clients; if set, clients must present a certificate.",
         name="tls-client-ca",
     )  # fmt: skip
     peer_cert: Path | None = setting(
-        None, "PEM certificate for other nodes, both ways.", name="peer-tls-cert"
+        None,
+        "Certificate for connections between nodes (PEM), as server and client.",
+        name="peer-tls-cert",
     )
-    peer_key: Path | None = setting(None, "PEM key of it.", name="peer-tls-key")
+    peer_key: Path | None = setting(None, "Its private key (PEM).", name="peer-tls-key")
     peer_ca: Path | None = setting(
-        None, "PEM authorities of the other nodes' certificates.", name="peer-tls-ca"
+        None, "CA certificates (PEM) for other nodes.", name="peer-tls-ca"
     )
     insecure_bind: bool = setting(
-        False, "Listen beyond loopback without TLS: whoever gets there may do anything.",
+        False, "Allow to listen beyond loopback without TLS: all who connect have full access.",
         name="insecure-bind",
     )  # fmt: skip
 
@@ -159,24 +178,32 @@ class LimitSettings:
     """What clients may ask for."""
 
     message_bytes_max: int = setting(
-        16 << 20, "One message of a client, or to one.", kind=Kind.SIZE,
+        16 << 20, "Largest message from or to a client.", kind=Kind.SIZE,
         minimum=64 << 10, maximum=1 << 30,
     )  # fmt: skip
     connections_max: int = setting(
-        16_384, "Connections of clients; more are closed.", minimum=1, maximum=1 << 20
+        16_384, "Client connections; more are closed.", minimum=1, maximum=1 << 20
     )
+    connections_per_address_max: int = setting(
+        0, "Client connections of one address; more are closed. 0: half of all.",
+        minimum=0, maximum=1 << 20,
+    )  # fmt: skip
     streams_max: int = setting(
-        1024, "Calls under way on one connection.", minimum=1, maximum=1 << 20
+        1024, "Concurrent calls on one connection.", minimum=1, maximum=1 << 20
     )
     concurrent_rpcs_max: int = setting(
-        16_384, "Calls under way in all; more are refused.", minimum=1, maximum=1 << 20
+        16_384, "Concurrent calls of all clients; more are refused.", minimum=1, maximum=1 << 20
     )
     in_flight_bytes_max: int = setting(
-        256 << 20, "Bytes of requests under way in all; more are refused.", kind=Kind.SIZE,
+        256 << 20, "Bytes of all requests in progress; more are refused.", kind=Kind.SIZE,
         minimum=1 << 20,
     )  # fmt: skip
+    consumer_return_s_max: float = setting(
+        15.0, "How long a new leader keeps messages that were pushed to a consumer for it; then "
+        "they are released.", minimum=0.1, maximum=86_400,
+    )  # fmt: skip
     log_streams_max: int = setting(
-        16, "ReadLogFrames and ReadSnapshot under way in all; more are refused.",
+        16, "Concurrent ReadLogFrames and ReadSnapshot streams; more are refused.",
         minimum=1, maximum=4096,
     )  # fmt: skip
     log_bytes_per_s_beside_writes: int = setting(
@@ -189,12 +216,20 @@ class LimitSettings:
 class HttpSettings:
     """The HTTP port."""
 
-    connections_max: int = setting(64, "Connections at a time.", minimum=1, maximum=65_536)
+    connections_max: int = setting(
+        64,
+        "Concurrent connections; for another, the one answered longest ago is closed.",
+        minimum=1,
+        maximum=65_536,
+    )
     request_s_max: float = setting(
-        10.0, "How long a request may take to arrive and to be answered.", minimum=0.1, maximum=600
+        10.0, "Time limit for receiving and answering a request.", minimum=0.1, maximum=600
     )
     header_bytes_max: int = setting(
-        16 << 10, "The head of a request.", kind=Kind.SIZE, minimum=512, maximum=1 << 20
+        16 << 10, "Largest request head.", kind=Kind.SIZE, minimum=512, maximum=1 << 20
+    )
+    keep_alive_s_max: int = setting(
+        75, "A connection without a request is closed after this long.", minimum=1, maximum=86_400
     )
 
 
@@ -203,10 +238,10 @@ class LoggingSettings:
     """What the node says on stderr."""
 
     level: str = setting(
-        "info", "The least that is said.", choices=("debug", "info", "warning", "error")
+        "info", "Lowest level that is logged.", choices=("debug", "info", "warning", "error")
     )
     format: str = setting(
-        "plain", "Lines for people, or one JSON object a line.", choices=("plain", "json")
+        "plain", "Plain text, or one JSON object per line.", choices=("plain", "json")
     )
 
 
@@ -214,9 +249,9 @@ class LoggingSettings:
 class TraceSettings:
     """Spans of requests (node/tracing.py)."""
 
-    file: Path | None = setting(None, "Where spans are written, as OTLP JSON. Empty: nowhere.")
+    file: Path | None = setting(None, "File for spans, as OTLP JSON. Empty: no tracing.")
     ratio: float = setting(
-        0.01, "The part of requests that is traced, of those that nobody has decided for.",
+        0.01, "Fraction of requests to trace, if the caller has not decided.",
         minimum=0, maximum=1,
     )  # fmt: skip
 
@@ -225,12 +260,8 @@ class TraceSettings:
 class ShutdownSettings:
     """How a node ends."""
 
-    drain_s: float = setting(
-        5.0, "How long calls under way may take to finish.", minimum=0, maximum=3600
-    )
-    transfer_s: float = setting(
-        3.0, "How long handing the leaderships over may take.", minimum=0, maximum=600
-    )
+    drain_s: float = setting(5.0, "Time for calls in progress to finish.", minimum=0, maximum=3600)
+    transfer_s: float = setting(3.0, "Time for leadership transfers.", minimum=0, maximum=600)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,31 +269,34 @@ class RaftSettings:
     """Times and limits of consensus; the same on all nodes, or elections get unfair."""
 
     heartbeat_s: float = setting(
-        _RAFT.heartbeat_s, "How often a leader speaks at least.", minimum=0.005, maximum=60
+        _RAFT.heartbeat_s, "Heartbeat interval of a leader.", minimum=0.005, maximum=60
     )
     election_s_min: float = setting(
-        _RAFT.election_s_min, "The shortest silence before an election.", minimum=0.015, maximum=600
+        _RAFT.election_s_min, "Shortest election timeout.", minimum=0.015, maximum=600
     )
     election_s_max: float = setting(
-        _RAFT.election_s_max, "The longest.", minimum=0.015, maximum=600
+        _RAFT.election_s_max, "Longest election timeout.", minimum=0.015, maximum=600
     )
     leader_silence_s_max: float = setting(
-        _RAFT.leader_silence_s_max, "A leader without a majority for so long steps down.",
+        _RAFT.leader_silence_s_max, "A leader steps down after this long without a majority.",
         minimum=0.015, maximum=600,
     )  # fmt: skip
     frame_bytes_max: int = setting(
-        _RAFT.frame_bytes_max, "What one message brings a peer.", kind=Kind.SIZE,
+        _RAFT.frame_bytes_max, "Largest append message to a peer.", kind=Kind.SIZE,
         minimum=4 << 10, maximum=1 << 20,
     )  # fmt: skip
     window_bytes_max: int = setting(
-        _RAFT.window_bytes_max, "Sent to a peer and not yet durable there.", kind=Kind.SIZE,
+        _RAFT.window_bytes_max, "Bytes sent to a peer and not yet durable there.", kind=Kind.SIZE,
         minimum=64 << 10, maximum=1 << 30,
     )  # fmt: skip
     apply_s_max: float = setting(
-        _RAFT.apply_s_max, "How long applying may hold up heartbeats.", minimum=0.0005, maximum=1
+        _RAFT.apply_s_max,
+        "Longest time that applying may delay heartbeats.",
+        minimum=0.0005,
+        maximum=1,
     )
     proposals_waiting_max: int = setting(
-        _RAFT.proposals_waiting_max, "Proposals that wait for their commit.", minimum=1,
+        _RAFT.proposals_waiting_max, "Proposals waiting to be committed.", minimum=1,
         maximum=1 << 20,
     )  # fmt: skip
 
@@ -272,31 +306,29 @@ class ShardSettings:
     """Limits of one shard."""
 
     group_bytes_max: int = setting(
-        _SHARD.group_bytes_max, "Bytes that are committed together.", kind=Kind.SIZE,
+        _SHARD.group_bytes_max, "Bytes in one group commit.", kind=Kind.SIZE,
         minimum=4 << 10, maximum=8 << 20,
     )  # fmt: skip
     # Smaller groups than a shard allows: the next ones are synced while these are applied, and one
     # is applied between two heartbeats. At 512 the cost of a proposal is already spread thin.
-    group_entries_max: int = setting(
-        512, "Entries that are committed together.", minimum=1, maximum=65_536
-    )
+    group_entries_max: int = setting(512, "Entries in one group commit.", minimum=1, maximum=65_536)
     request_bytes_max: int = setting(
-        _SHARD.request_bytes_max, "All entries of one request.", kind=Kind.SIZE,
+        _SHARD.request_bytes_max, "Bytes of all entries of one request.", kind=Kind.SIZE,
         minimum=4 << 10, maximum=_SHARD.request_bytes_max,
     )  # fmt: skip
     pending_requests_max: int = setting(
-        _SHARD.pending_requests_max, "Requests that wait to be proposed.", minimum=1,
+        _SHARD.pending_requests_max, "Requests without an outcome; more are refused.", minimum=1,
         maximum=1 << 20,
     )  # fmt: skip
     deadline_check_s: float = setting(
-        _SHARD.deadline_check_s, "How often deadlines are looked at.", minimum=0.001, maximum=10
+        _SHARD.deadline_check_s, "How often deadlines are checked.", minimum=0.001, maximum=10
     )
     hash_index_step: int = setting(
-        _SHARD.hash_index_step, "Replicas compare their states every so many entries.",
+        _SHARD.hash_index_step, "Replicas compare state hashes after this many entries.",
         minimum=1, maximum=1 << 40,
     )  # fmt: skip
     hash_time_step_ns: int = setting(
-        _SHARD.hash_time_step_ns, "And after so many nanoseconds of log time.",
+        _SHARD.hash_time_step_ns, "And after this many nanoseconds of log time.",
         minimum=1_000_000, maximum=1 << 60,
     )  # fmt: skip
 
@@ -310,19 +342,36 @@ class LogSettings:
         maximum=1 << 40,
     )  # fmt: skip
     segment_bytes_max: int = setting(
-        _LOG.segment_bytes_max, "A file is closed at this size.", kind=Kind.SIZE,
+        _LOG.segment_bytes_max, "A segment is closed at this size.", kind=Kind.SIZE,
         minimum=64 << 10, maximum=2 << 30,
     )  # fmt: skip
     segment_entries_max: int = setting(
-        _LOG.segment_entries_max, "A file is closed at so many entries.", minimum=16,
+        _LOG.segment_entries_max, "A segment is closed at this many entries.", minimum=16,
         maximum=1 << 30,
     )  # fmt: skip
     segment_age_s_max: float = setting(
-        _LOG.segment_age_ns_max / 1e9, "A file is closed at this age.", minimum=1, maximum=1 << 24
+        _LOG.segment_age_ns_max / 1e9,
+        "A segment is closed at this age.",
+        minimum=1,
+        maximum=1 << 24,
     )
     free_bytes_min: int = setting(
-        _LOG.free_bytes_min, "With less free disk writes are refused.", kind=Kind.SIZE, minimum=0
+        _LOG.free_bytes_min,
+        "Writes are refused if less disk space is free.",
+        kind=Kind.SIZE,
+        minimum=0,
     )
+    scrub_bytes_per_s: int = setting(
+        _SHIPPING.scrub_bytes_per_s,
+        "Rate at which sealed segments are read in the background, to find damage.",
+        kind=Kind.SIZE,
+        minimum=1 << 10,
+        maximum=1 << 40,
+    )
+    scrub_pause_s: float = setting(
+        _SHIPPING.scrub_pause_s, "Pause between two passes over all sealed segments.", minimum=0.05,
+        maximum=1 << 24,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,18 +383,18 @@ class SnapshotSettings:
         "that.", kind=Kind.SIZE, minimum=1, maximum=1 << 50,
     )  # fmt: skip
     interval_s: float = setting(
-        _TRIGGER.interval_s, "With changes, one is made at least so often.", minimum=0.05,
+        _TRIGGER.interval_s, "Longest time between snapshots if there are changes.", minimum=0.05,
         maximum=1 << 24,
     )  # fmt: skip
     retry_s: float = setting(
-        _TRIGGER.retry_s, "The pause after one that failed.", minimum=0.05, maximum=1 << 20
+        _TRIGGER.retry_s, "Pause after a failed snapshot.", minimum=0.05, maximum=1 << 20
     )
     builder_s_max: float = setting(
-        _BUILDER.seconds_max, "A builder that takes longer is killed.", minimum=0.05,
+        _BUILDER.seconds_max, "A builder that runs longer is killed.", minimum=0.05,
         maximum=1 << 20,
     )  # fmt: skip
     builder_bytes_max: int = setting(
-        _BUILDER.memory_bytes_max, "Memory of a builder, which holds the state once; 0: any.",
+        _BUILDER.memory_bytes_max, "Memory limit of a builder, which holds one state; 0: none.",
         kind=Kind.SIZE, minimum=0,
     )  # fmt: skip
 
@@ -354,13 +403,16 @@ class SnapshotSettings:
 class AsOfSettings:
     """States of the past, for reads as of an index; for each process."""
 
-    states_max: int = setting(_AS_OF.states_max, "How many are kept.", minimum=1, maximum=1024)
-    builds_max: int = setting(_AS_OF.builds_max, "Built at a time.", minimum=1, maximum=64)
+    states_max: int = setting(_AS_OF.states_max, "States kept in memory.", minimum=1, maximum=1024)
+    builds_max: int = setting(_AS_OF.builds_max, "Concurrent builds.", minimum=1, maximum=64)
     memory_bytes_max: int = setting(
-        _AS_OF.memory_bytes_max, "What they hold together.", kind=Kind.SIZE, minimum=0
+        _AS_OF.memory_bytes_max, "Memory of all kept states together.", kind=Kind.SIZE, minimum=0
     )
     idle_s: float = setting(
-        _AS_OF.idle_s, "One that nobody reads for so long goes.", minimum=0.05, maximum=1 << 20
+        _AS_OF.idle_s,
+        "A state is dropped after this long without a read.",
+        minimum=0.05,
+        maximum=1 << 20,
     )
 
 
@@ -369,31 +421,40 @@ class TransportSettings:
     """The streams between nodes."""
 
     backoff_s_min: float = setting(
-        _TRANSPORT.backoff_s_min, "The first pause after a broken stream.", minimum=0.001,
+        _TRANSPORT.backoff_s_min, "First pause before reconnecting.", minimum=0.001,
         maximum=60,
     )  # fmt: skip
     backoff_s_max: float = setting(
-        _TRANSPORT.backoff_s_max, "The longest pause.", minimum=0.001, maximum=600
+        _TRANSPORT.backoff_s_max, "Longest pause before reconnecting.", minimum=0.001, maximum=600
     )
     refused_s: float = setting(
-        _TRANSPORT.refused_s, "The pause after a refusal.", minimum=0.01, maximum=600
+        _TRANSPORT.refused_s,
+        "Pause after a peer refused the connection.",
+        minimum=0.01,
+        maximum=600,
     )
     handshake_s_max: float = setting(
-        _TRANSPORT.handshake_s_max, "Connecting and both hellos.", minimum=0.05, maximum=60
+        _TRANSPORT.handshake_s_max,
+        "Time limit for connecting and the handshake.",
+        minimum=0.05,
+        maximum=60,
     )
     bulk_bytes_max: int = setting(
-        _OUTBOX.bulk_bytes_max, "Appends that wait for one peer.", kind=Kind.SIZE,
+        _OUTBOX.bulk_bytes_max, "Bytes of appends waiting for one peer.", kind=Kind.SIZE,
         minimum=MESSAGE_SIZE_MAX, maximum=1 << 34,
     )  # fmt: skip
     bulk_messages_max: int = setting(
-        _OUTBOX.bulk_messages_max, "How many of them.", minimum=1, maximum=1 << 20
+        _OUTBOX.bulk_messages_max,
+        "Append messages waiting for one peer.",
+        minimum=1,
+        maximum=1 << 20,
     )
     control_messages_max: int = setting(
-        _OUTBOX.control_messages_max, "Votes and acks that wait for one peer.", minimum=1,
+        _OUTBOX.control_messages_max, "Votes and acks waiting for one peer.", minimum=1,
         maximum=1 << 20,
     )  # fmt: skip
     chunks_max: int = setting(
-        _OUTBOX.chunks_max, "Chunks of snapshots and segments that wait for one peer.",
+        _OUTBOX.chunks_max, "Chunks of snapshots and segments waiting for one peer.",
         minimum=1, maximum=1 << 16,
     )  # fmt: skip
 
@@ -474,6 +535,13 @@ class Config:
             free_bytes_min=each.free_bytes_min,
         )
 
+    def shipping_config(self) -> ShippingConfig:
+        """Return how files are exchanged and checked, which has few settings."""
+        each = self.log
+        return ShippingConfig(
+            scrub_bytes_per_s=each.scrub_bytes_per_s, scrub_pause_s=each.scrub_pause_s
+        )
+
     def trigger_config(self) -> TriggerConfig:
         """Return when snapshots are due."""
         each = self.snapshot
@@ -507,15 +575,28 @@ class Config:
 
 # Config check
 
+
+def with_shards(config: Config) -> Config:
+    """Return the configuration with the number of shards that follows from the rest of it.
+
+    With one shard every transaction is possible, whatever its names; a cluster spreads its leaders.
+    """
+    if "cluster.shards" in config.given:
+        return config
+    is_alone = not (config.cluster.initial or config.cluster.join)
+    shards = config.node.workers if is_alone else max(SHARDS_DEFAULT, config.node.workers)
+    return replace(config, cluster=replace(config.cluster, shards=shards))
+
+
 # Where the value of a key came from, for messages: "--name" or "onelog.toml".
-OriginOf = Callable[[str], str]
+FindOrigin = Callable[[str], str]
 
 
-def check_config(config: Config, origin_of: OriginOf) -> None:
+def check_config(config: Config, find_origin: FindOrigin) -> None:
     """Refuse values that cannot work together."""
 
     def refuse(key: str, rule: str) -> None:
-        raise ConfigError(f"{key} ({origin_of(key)}) {rule}")
+        raise ConfigError(f"{key} ({find_origin(key)}) {rule}")
 
     for section, make in (
         ("raft", config.raft_config),
@@ -529,7 +610,7 @@ def check_config(config: Config, origin_of: OriginOf) -> None:
             make()
         except ValueError as error:
             given = sorted(key for key in config.given if key.startswith(f"{section}."))
-            shown = ", ".join(f"{key} ({origin_of(key)})" for key in given)
+            shown = ", ".join(f"{key} ({find_origin(key)})" for key in given)
             raise ConfigError(
                 f"section {section}: {error}; set here: {shown or 'nothing'}"
             ) from error
@@ -537,8 +618,8 @@ def check_config(config: Config, origin_of: OriginOf) -> None:
         assert config.topology
     except DirectoryError as error:
         raise ConfigError(
-            f"cluster.shards ({origin_of('cluster.shards')}), "
-            f"cluster.partitions ({origin_of('cluster.partitions')}): {error}"
+            f"cluster.shards ({find_origin('cluster.shards')}), "
+            f"cluster.partitions ({find_origin('cluster.partitions')}): {error}"
         ) from error
     if config.node.workers > config.cluster.shards:
         refuse(

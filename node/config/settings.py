@@ -171,7 +171,7 @@ def setting(
     return dataclasses.field(default=default, metadata=described)
 
 
-def settings_of(tree: type[Any]) -> Iterator[Setting]:
+def list_settings(tree: type[Any]) -> Iterator[Setting]:
     """Yield every setting of a tree of sections, in the order of the fields."""
     for section in dataclasses.fields(tree):
         if not dataclasses.is_dataclass(section.type):

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from onelog.node.config.schema import Config, check_config
-from onelog.node.config.settings import BadValue, Kind, Setting, built, settings_of
+from onelog.node.config.schema import Config, check_config, with_shards
+from onelog.node.config.settings import BadValue, Kind, Setting, built, list_settings
 from onelog.node.errors import ConfigError
 
-SETTINGS = {each.key: each for each in settings_of(Config)}
+SETTINGS = {each.key: each for each in list_settings(Config)}
 FILE_FLAG, FILE_VARIABLE = "--config", "ONELOG_CONFIG"
 FILE_SIZE_MAX = 1 << 20
 DEFAULT = "default"
@@ -36,7 +36,7 @@ class Loaded:
     config: Config
     origins: Mapping[str, str]
 
-    def origin_of(self, key: str) -> str:
+    def find_origin(self, key: str) -> str:
         """Return where the value of a key came from."""
         return self.origins.get(key, DEFAULT)
 
@@ -76,9 +76,9 @@ def load(arguments: Sequence[str], environment: Mapping[str, str]) -> Loaded:
     for key, value in values.items():
         if value is None and SETTINGS[key].default is not None:
             raise ConfigError(f"{key} ({origins[key]}) is empty")
-    config: Config = replace(built(Config, values), given=frozenset(values))
+    config = with_shards(replace(built(Config, values), given=frozenset(values)))
     loaded = Loaded(config, origins)
-    check_config(config, loaded.origin_of)
+    check_config(config, loaded.find_origin)
     return loaded
 
 
@@ -89,7 +89,7 @@ def help_text(program: str, about: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag as whoever completes a command line needs to know it."""
+    """What shell completion needs to know of a flag."""
 
     names: tuple[str, ...]
     help: str

@@ -22,10 +22,12 @@ idea of each other do not pass it back and forth. Bytes pass through unchanged i
 errors included.
 
 Clients share the connections between nodes. To keep them apart, a forwarded call names its client
-(``CLIENT_KEY``), and the receiver's limits go by that name. Answers of unary calls are read at
-once, however slow the client is. Streams may use up the window of a connection, so the streams of
-different clients travel on different connections, as far as ``STREAM_LANES`` go. Forwarded calls
-may last long, so they are spread over several connections (onelog/spread.py).
+(``CLIENT_KEY``), and the receiver's limits go by that name. With TLS both marks of a forwarded call
+are believed only from a caller whose certificate names a node (node/credentials.py). Answers of
+unary calls are read at once, however slow the client is. Streams may use up the window of a
+connection, so the streams of different clients travel on different connections, as far as
+``STREAM_LANES`` go. Forwarded calls may last long, so they are spread over several connections
+(onelog/spread.py).
 """
 
 import asyncio
@@ -53,7 +55,12 @@ from onelog.errors import (
 from onelog.node.context import Kind, Method, NodeContext, Service
 from onelog.node.edge.exchange import CLIENT_KEY, STALL_S, Exchange
 from onelog.node.edge.gate import Admission
-from onelog.node.public_errors import answer_too_large, error_of_exception, too_large
+from onelog.node.public_errors import (
+    answer_too_large,
+    error_of_exception,
+    name_subject,
+    too_large,
+)
 from onelog.node.tracing import Metadata, Span, with_parent
 from onelog.spread import Spread
 from onelog.status import error_of
@@ -67,12 +74,12 @@ from onelog.wire.grpc import (
 
 FORWARDED_KEY = "onelog-forwarded"
 SHARD_KEY = "onelog-shard"
-# Who the caller is must arrive with what it wants, and the trace that it is part of.
-PASSED_KEYS = frozenset(("authorization", traceparent.KEY))
+# The trace that a call is part of must arrive with it.
+PASSED_KEYS = frozenset((traceparent.KEY,))
 RETRY_S = 0.1
 # Connections for streams to one endpoint, at least; a client always uses the same.
 STREAM_LANES = 256
-# Statuses that the transport itself makes. They say nothing of what became of a call.
+# Statuses that the transport itself makes. They do not tell the outcome of a call.
 TRANSPORT_CODES = frozenset((CANCELLED, INTERNAL, RESOURCE_EXHAUSTED, UNAVAILABLE, UNKNOWN))
 
 
@@ -187,7 +194,11 @@ DEADLINE_MAX_S = 300.0
 LEADER_WAIT_S = 1.0
 PAUSE_S_MIN, PAUSE_S_MAX = 0.005, 0.05
 # Reasons which prove that a node has not begun to carry out a call.
-NOTHING_DONE = frozenset(("NOT_LEADER", "NO_LEADER", "LEADER_UNREACHABLE", "STOPPING"))
+NOTHING_DONE = frozenset(
+    ("NOT_LEADER", "NO_LEADER", "LEADER_UNREACHABLE", "STOPPING", "MEMBER_REMOVED")
+)
+
+_MALFORMED = "REQUEST_MALFORMED"
 
 MessageT = TypeVar("MessageT")
 
@@ -225,7 +236,9 @@ class Calls:
         limits = context.config.limits
         self.context = context
         self.admission = Admission(limits.concurrent_rpcs_max, limits.in_flight_bytes_max)
-        self.forwarder = Forwarder(context.forward_tls, limits.message_bytes_max)
+        credentials = context.credentials
+        tls = None if credentials is None else credentials.forward
+        self.forwarder = Forwarder(tls, limits.message_bytes_max)
         self.tracer = context.tracer
         self.stall_s = STALL_S
         self._streams: set[asyncio.Task[Any]] = set()
@@ -335,11 +348,15 @@ class Calls:
     ) -> bytes:
         call = self._open(exchange, response)
         with _Admitted(self, exchange, call, size) as call.span:
-            answer = await self.run_on_leader(
-                call,
-                lambda: handler(request, call),
-                lambda elsewhere: self.forward(call, elsewhere, request),
-            )
+            try:
+                answer = await self.run_on_leader(
+                    call,
+                    lambda: handler(request, call),
+                    lambda elsewhere: self.forward(call, elsewhere, request),
+                )
+            except OnelogError as error:
+                name_subject(error, request)
+                raise
             return self._fitting(answer)
 
     async def _stream(
@@ -355,6 +372,10 @@ class Calls:
         with _Admitted(self, exchange, call, size):
             try:
                 await self._send_all(handler(decode(data), call), exchange)
+            except OnelogError as error:
+                if error.reason != _MALFORMED:
+                    name_subject(error, decode(data))
+                raise
             except Elsewhere as elsewhere:
                 if call.is_forwarded or elsewhere.endpoint is None:
                     raise elsewhere.error() from None
@@ -401,6 +422,7 @@ class Calls:
             raise ResourceExhausted(
                 f"nothing was read for {self.stall_s:g} s; resume from the last message",
                 reason="SLOW_READER",
+                retry_after_s=RETRY_S,
             ) from None
 
     async def _send_all(self, messages: Any, exchange: Exchange) -> None:
@@ -457,14 +479,14 @@ class Calls:
             if type(value) is not str:
                 continue
             if key == FORWARDED_KEY:
-                call.is_forwarded = True
+                call.is_forwarded = exchange.connection.is_node
             elif key == SHARD_KEY:
-                call.only_shard = self._shard_of(value)
+                call.only_shard = self._parse_shard(value)
             elif key in PASSED_KEYS:
                 call.metadata += ((key, value),)
         return call
 
-    def _shard_of(self, value: str) -> int:
+    def _parse_shard(self, value: str) -> int:
         if not value.isdecimal() or int(value) >= self.context.topology.shards:
             raise InvalidArgument(f"there is no shard {value!r}", reason="SHARD_UNKNOWN")
         return int(value)
@@ -554,9 +576,8 @@ def _decode(parse: Callable[[bytes], Any], data: bytes) -> Any:
     try:
         return parse(data)
     except DecodeError as error:
-        raise InvalidArgument(
-            f"the request is no message of its kind: {error}", reason="REQUEST_MALFORMED"
-        ) from None
+        message = f"the request is no message of its kind: {error}"
+        raise InvalidArgument(message, reason=_MALFORMED) from None
 
 
 async def gather(*parts: Awaitable[MessageT]) -> list[MessageT]:

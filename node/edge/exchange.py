@@ -38,9 +38,8 @@ from onelog.wire.grpc import Call as WireCall
 if TYPE_CHECKING:
     from onelog.node.edge.port import Connection
 
-# Whose call a node forwards. Nodes and proxies share a connection among clients; limits of a client
-# count the calls under this name, within the connection that they came on. Anybody may send it:
-# that gains no more than to open another connection would.
+# Whose call a node forwards. Nodes share a connection among clients; limits of a client count the
+# calls under this name, within the connection that they came on. With TLS only nodes are believed.
 CLIENT_KEY = "onelog-client"
 CLIENT_NAME_SIZE_MAX = 64
 # How long a client may read nothing of what it is sent: a stream is dropped, a connection closed.
@@ -50,12 +49,13 @@ STALL_S = 30.0
 MESSAGES_PER_TURN = 16
 
 
-def name_client(connection: str, metadata: Metadata) -> str:
+def name_client(connection: "Connection", metadata: Metadata) -> str:
     """Return the name under which a call counts: its connection, and the client behind that."""
-    for key, value in metadata:
-        if key == CLIENT_KEY and type(value) is str:
-            return f"{connection} for {value[:CLIENT_NAME_SIZE_MAX]}"
-    return connection
+    if connection.is_node:
+        for key, value in metadata:
+            if key == CLIENT_KEY and type(value) is str:
+                return f"{connection.client} for {value[:CLIENT_NAME_SIZE_MAX]}"
+    return connection.client
 
 
 class Exchange:
@@ -76,7 +76,7 @@ class Exchange:
             self.deadline_s = connection.loop.time() + wire.timeout_s
         self.arrival_s: float | None = None
         self.connection = connection
-        self.client = name_client(connection.client, wire.metadata)
+        self.client = name_client(connection, wire.metadata)
         self._request: bytes | None = None
         self._messages: Messages | None = None
         self._size = 0
@@ -306,8 +306,9 @@ class Exchange:
             return
         self._code = error.code
         self.connection.gate.refuse(error.reason)
-        details = status_of(error).SerializeToString()
-        self.connection.finish(self.wire, Status(error.code, error.message, details))
+        status = status_of(error)
+        details = status.SerializeToString()
+        self.connection.finish(self.wire, Status(error.code, status.message, details))
 
     def _stop(self, code: int) -> None:
         """Stop what carries the call out; that ends it."""

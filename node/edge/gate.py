@@ -1,11 +1,13 @@
 """What every call passes before it reaches a service: limits, readiness, metrics.
 
 * A call begins with its headers. Its request has ``ARRIVAL_S`` to arrive. How many calls may wait
-  for their request is limited, in all and per client, so that half-open calls keep nobody out.
-  Calls whose request comes in the same read do not count as waiting.
+  for their request is limited, in all and per client. Beyond that, the newest of the client that
+  has the most are cut for a client with few, so that half-open calls of some connections keep
+  nobody out. Calls whose request comes in the same read do not count as waiting.
 * A request that is too large is refused (INVALID_ARGUMENT).
 * Until the node has recovered, and once it stops, calls are refused (UNAVAILABLE), so that a client
-  tries another node.
+  tries another node. A node that was removed from its cluster answers only what is asked about
+  itself, to inspect it.
 * Calls under way and the bytes of their requests are limited for the process as a whole. Beyond
   that, calls are refused (RESOURCE_EXHAUSTED) before they cost anything more.
 * A client with fewer than ``CALLS_IN_ANY_CASE`` calls gets in all the same: the newest calls of the
@@ -15,7 +17,8 @@
 * Every call is counted and timed by service, method and outcome.
 
 Open methods, health and reflection, are answered in every stage. They are counted apart from the
-others, from their headers to their end, so that neither keeps the other out.
+others, from their headers to their end, so that neither keeps the other out. Among them room is
+made in the same way.
 
 A client is a connection, or one of several behind a connection (``name_client``). No client may use
 more than its share of the whole (``Admission``), so one that floods the node leaves room for the
@@ -30,7 +33,7 @@ from typing import TYPE_CHECKING
 from onelog.errors import OutcomeUnknown, ResourceExhausted, Unavailable
 from onelog.node.config.schema import LimitSettings
 from onelog.node.metrics import Metrics
-from onelog.node.public_errors import too_large
+from onelog.node.public_errors import member_removed, too_large
 from onelog.node.readiness import Readiness, Stage
 
 if TYPE_CHECKING:
@@ -56,11 +59,6 @@ class Admission:
         self.bytes = 0
         self.refused = 0
         self._clients: dict[str, tuple[int, int]] = {}
-
-    @property
-    def clients(self) -> int:
-        """How many clients have a request under way."""
-        return len(self._clients)
 
     def enter(self, client: str, size: int) -> None:
         """Count a request in, or refuse it."""
@@ -109,6 +107,53 @@ CALLS_IN_ANY_CASE = 4
 # Calls that are cut at a time, since finding the client with the most means a scan of all.
 CUT_AT_ONCE, CUT_SHARE = 16, 4
 _GOOD_STAGES = (Stage.ELECTING, Stage.SERVING)
+# What a node that was removed from its cluster still answers, about itself.
+_INSPECTING = frozenset(
+    f"/onelog.v1.Admin/{name}" for name in ("GetStateHash", "GetStatus", "ListLogRanges", "ReadLog")
+)
+
+
+class CallShares(Admission):
+    """Counts calls one by one, and makes room for a client that has few.
+
+    What is cut has not been begun, or tells about the node: nothing has been done.
+    """
+
+    def __init__(self, calls_max: int, bytes_max: int) -> None:
+        super().__init__(calls_max, bytes_max)
+        self._calls: dict[str, dict[Exchange, None]] = {}  # by client, in order
+
+    def enter_call(self, exchange: "Exchange") -> None:
+        """Count a call in, or refuse it."""
+        client = exchange.client
+        if self.requests >= self.requests_max:
+            self._make_room(len(self._calls.get(client, ())))
+        self.enter(client, 0)
+        self._calls.setdefault(client, {})[exchange] = None
+
+    def leave_call(self, exchange: "Exchange") -> None:
+        """Count a call out, unless it was cut."""
+        calls = self._calls.get(exchange.client)
+        if calls is not None and exchange in calls:
+            del calls[exchange]
+            if not calls:
+                del self._calls[exchange.client]
+            self.leave(exchange.client, 0)
+
+    def _make_room(self, own: int) -> None:
+        """Cut calls of the client that has the most, for one that has this many."""
+        greediest = max(self._calls.values(), key=len)
+        count = len(greediest)
+        if own >= CALLS_IN_ANY_CASE or count <= own:
+            return
+        error = ResourceExhausted(
+            f"{self.requests_max} calls wait, of which this client has the most",
+            reason="TOO_MANY_REQUESTS",
+            retry_after_s=RETRY_S,
+        )
+        for exchange in list(reversed(greediest))[: max(1, min(CUT_AT_ONCE, count // CUT_SHARE))]:
+            self.leave_call(exchange)
+            exchange.cut(error)
 
 
 class Gate:
@@ -120,8 +165,8 @@ class Gate:
         self.connections: Collection[Connection] = ()  # of the port
         self._cut = 0  # calls under way that were cut and have not ended yet
         self.arrival_s = ARRIVAL_S
-        self.arriving = Admission(limits.concurrent_rpcs_max, limits.in_flight_bytes_max)
-        self.open_calls = Admission(limits.concurrent_rpcs_max, limits.in_flight_bytes_max)
+        self.arriving = CallShares(limits.concurrent_rpcs_max, limits.in_flight_bytes_max)
+        self.open_calls = CallShares(limits.concurrent_rpcs_max, limits.in_flight_bytes_max)
         self._readiness = readiness
         self._metrics = metrics
         self._calls_max = limits.concurrent_rpcs_max
@@ -138,15 +183,15 @@ class Gate:
     def await_request(self, exchange: "Exchange") -> None:
         """Count a call that waits for its request, or refuse it."""
         if exchange.method.is_open:
-            self.open_calls.enter(exchange.client, 0)
+            self.open_calls.enter_call(exchange)
         else:
-            self._check_stage()
-            self.arriving.enter(exchange.client, 0)
+            self._check_stage(exchange)
+            self.arriving.enter_call(exchange)
 
     def stop_awaiting(self, exchange: "Exchange") -> None:
         """Count a call out that ``await_request`` let in."""
         waiting = self.open_calls if exchange.method.is_open else self.arriving
-        waiting.leave(exchange.client, 0)
+        waiting.leave_call(exchange)
 
     def enter(self, exchange: "Exchange") -> None:
         """Admit a call whose request is there, or refuse it."""
@@ -154,9 +199,9 @@ class Gate:
         if size > self.message_bytes_max:
             raise too_large(size, self.message_bytes_max)
         if exchange.method.is_open:
-            self.open_calls.enter(exchange.client, 0)
+            self.open_calls.enter_call(exchange)
             return
-        self._check_stage()
+        self._check_stage(exchange)
         connection = exchange.connection
         if self.under_way - self._cut >= self._calls_max and not self._make_room(exchange):
             raise ResourceExhausted(
@@ -180,7 +225,7 @@ class Gate:
         """Count a call out that ``enter`` let in, and measure it."""
         method = exchange.method
         if method.is_open:
-            self.open_calls.leave(exchange.client, 0)
+            self.open_calls.leave_call(exchange)
             return
         self.under_way -= 1
         self.bytes_under_way -= exchange.size
@@ -223,9 +268,13 @@ class Gate:
             exchange.cut(error)
         return True
 
-    def _check_stage(self) -> None:
+    def _check_stage(self, exchange: "Exchange") -> None:
         stage = self._readiness.stage
         if stage not in _GOOD_STAGES:
+            if stage is Stage.REMOVED:
+                if exchange.method.path in _INSPECTING:
+                    return
+                raise member_removed()
             is_over = stage is Stage.STOPPING
             raise Unavailable(
                 "this node is shutting down" if is_over else f"this node is {stage.value}",

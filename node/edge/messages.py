@@ -1,22 +1,17 @@
-"""Values of the projections as messages of the API: what answers and events have in common.
+"""Conversions between API messages and values of the projections, shared by several services.
 
-Stream records
---------------
-Records for calls: decided on the state, read from the log by other threads, made into messages.
+**Stream records.** Which records to read is decided on the state, on the loop. The log is read on
+another thread, because that may wait for a disk. Records that are trimmed in between would be
+missing silently, so the decision is repeated and the answer reports the gap
+(``PageRead.is_current``). A decision on a state of the past cannot be repeated: records that the
+log has lost since are COMPACTED (``PageRead.is_whole``). Records that cannot be read, because a
+file is damaged, are waited for as long as a copy may come and the caller has time; then they are
+gaps.
 
-Reading the log may wait for a disk, so it never happens on the loop. What is trimmed between the
-decision and the end of the reading would be missing without a word; the decision is then made
-again, with the gap in it (``PageRead.is_current``). A state of the past cannot be decided again:
-what it had and the log has lost since is COMPACTED (``PageRead.is_whole``).
-
-Series points
--------------
-Points between the API and the log: columns stay arrays, and nothing loops over values.
-
-A packed field is the bytes of its array (onelog/packed.py), and so are the runs of a batch
-(projections/timeseries/point_batch.py): a column is copied from one to the other. What is wrong
-with points whatever the state is found here, before anything is written: names, counts, times,
-values.
+**Points of series.** Columns stay arrays, and no code loops over values: a packed field is the
+bytes of its array (onelog/packed.py), and so is a column of a batch
+(projections/timeseries/point_batch.py). Errors that do not depend on the state (names, counts,
+times, values) are found here, before anything is written.
 """
 
 import asyncio
@@ -29,7 +24,7 @@ from numpy.typing import NDArray
 
 from onelog.errors import OutOfRange, TooLarge, Unavailable
 from onelog.node.edge.shards import Edge, invalid
-from onelog.node.public_errors import error_of_reason, error_of_refusal
+from onelog.node.public_errors import error_of_bounds, error_of_reason, error_of_refusal
 from onelog.node.replica.driver import ShardDriver
 from onelog.node.snapshots.past import Past
 from onelog.packed import TIMES, VALUES, sized, unsized
@@ -38,8 +33,9 @@ from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
 from onelog.projections.shard_state import Projections
 from onelog.projections.stream.commands import Cause
-from onelog.projections.stream.limits import READ_SIZE_MAX
-from onelog.projections.stream.reads import EVERYTHING, Gap, Page, PageRead, Record, RecordFilter
+from onelog.projections.stream.filters import EVERYTHING, RecordFilter
+from onelog.projections.stream.limits import READ_SIZE_MAX, RECORD_KEY_SIZE_MAX
+from onelog.projections.stream.reads import Gap, Page, PageRead, Record
 from onelog.projections.timeseries.limits import (
     BATCH_FIELDS_MAX,
     BATCH_POINTS_MAX,
@@ -53,8 +49,8 @@ from onelog.ual.log import Log
 from onelog.v1 import kv_pb2, stream_pb2, timeseries_pb2
 
 
-def put_item(target: kv_pb2.KeyValue, item: KeyValue, *, with_value: bool = True) -> None:
-    """Show a key."""
+def fill_item(target: kv_pb2.KeyValue, item: KeyValue, *, with_value: bool = True) -> None:
+    """Fill in a key with its value and version."""
     target.key = item.key
     if with_value:
         target.value = item.value
@@ -69,13 +65,14 @@ def put_item(target: kv_pb2.KeyValue, item: KeyValue, *, with_value: bool = True
 
 # How often a page is read again because its records were trimmed meanwhile.
 READS_MAX = 10
-FILTER_VALUES_MAX = 1_000  # keys, tags or headers that one filter names
+FILTER_VALUES_MAX = 1_000  # keys, tags, headers or names of headers that one filter names
 
 FoundT = TypeVar("FoundT")
 PlanT = TypeVar("PlanT")
 Decide = Callable[[Projections, Log], PageRead]
 
 _REASONS = {
+    None: "DAMAGED",
     Cause.REQUEST: "TRIMMED",
     Cause.AGE: "RETENTION_AGE",
     Cause.SIZE: "RETENTION_SIZE",
@@ -92,7 +89,7 @@ def found(result: FoundT | Refused) -> FoundT:
 
 
 async def in_thread(edge: Edge, work: Callable[[], FoundT]) -> FoundT:
-    """Do something that reads the log."""
+    """Run work that reads the log on a thread."""
     return await asyncio.get_running_loop().run_in_executor(edge.readers, work)
 
 
@@ -119,18 +116,38 @@ async def read_page(
     edge: Edge,
     driver: ShardDriver,
     decide: Decide,
+    deadline_s: float,
     limit: int,
     size_max: int = READ_SIZE_MAX,
     past: Past | None = None,
 ) -> Page:
-    """Return a page of the records that ``decide`` chooses on the state as it is, or as it was."""
+    """Return a page of the records that ``decide`` chooses on the state as it is, or as it was.
+
+    A repair of what is damaged is waited for as long as the deadline allows.
+    """
 
     def run(read: PageRead, log: Log) -> Page:
         return read.run(log, limit, size_max)
 
-    if past is None:
-        _, page = await read_current(edge, driver, decide, run, PageRead.is_current)
-        return page
+    while True:
+        if past is None:
+            _, page = await read_current(edge, driver, decide, run, PageRead.is_current)
+        else:
+            page = await _read_past(edge, driver, decide, run, past)
+        if not page.unreadable or not await edge.until_repaired(
+            driver.number, page.unreadable, deadline_s
+        ):
+            return page
+
+
+async def _read_past(
+    edge: Edge,
+    driver: ShardDriver,
+    decide: Decide,
+    run: Callable[[PageRead, Log], Page],
+    past: Past,
+) -> Page:
+    """Return a page of records of a past state, which the log must still hold."""
     log = driver.shard.log
     plan = decide(past.projections, log)
     page = await in_thread(edge, partial(run, plan, log))
@@ -159,18 +176,36 @@ async def offset_at_time(
     )
 
 
-def filter_of(wanted: stream_pb2.RecordFilter) -> RecordFilter:
+def parse_filter(wanted: stream_pb2.RecordFilter) -> RecordFilter:
     """Return which records a request wants."""
-    for values in (wanted.keys, wanted.tags, wanted.headers):
+    for values in (wanted.keys, wanted.tags, wanted.headers, wanted.header_names):
         if len(values) > FILTER_VALUES_MAX:
-            raise error_of_reason(Reason.LIMIT_INVALID, len(values))
-    if not (wanted.keys or wanted.tags or wanted.headers):
-        return EVERYTHING
-    return RecordFilter(
-        frozenset(wanted.keys),
-        tags=frozenset(wanted.tags),
-        headers=tuple((header.name, header.value) for header in wanted.headers),
+            what = "the number of keys, tags, headers or header names of a filter"
+            raise error_of_bounds(Reason.LIMIT_INVALID, what, len(values), FILTER_VALUES_MAX, 0)
+    prefix_size = len(wanted.key_prefix)
+    if prefix_size > RECORD_KEY_SIZE_MAX:
+        raise error_of_bounds(
+            Reason.KEY_SIZE_INVALID, "key_prefix", prefix_size, RECORD_KEY_SIZE_MAX, 0
+        )
+    headers: list[tuple[str, bytes | None]]
+    headers = [(header.name, header.value) for header in wanted.headers]
+    headers += ((name, None) for name in wanted.header_names)
+    found = RecordFilter(
+        frozenset(wanted.keys), wanted.key_prefix, frozenset(wanted.tags), tuple(headers)
     )
+    return EVERYTHING if found == EVERYTHING else found
+
+
+def fill_filter(target: stream_pb2.RecordFilter, wanted: RecordFilter) -> None:
+    """Write a filter, its values in order."""
+    target.keys.extend(sorted(wanted.keys))
+    target.key_prefix = wanted.key_prefix
+    target.tags.extend(sorted(wanted.tags))
+    for name, value in wanted.headers:
+        if value is None:
+            target.header_names.append(name)
+        else:
+            target.headers.add(name=name, value=value)
 
 
 def origins(items: Iterable[Record | Gap]) -> Iterator[int]:
@@ -180,7 +215,7 @@ def origins(items: Iterable[Record | Gap]) -> Iterator[int]:
             yield item.offset if item.dead_letter is None else item.dead_letter.origin
 
 
-def put_record(target: stream_pb2.Record, item: Record | Gap, stream: str = "") -> None:
+def fill_record(target: stream_pb2.Record, item: Record | Gap, stream: str = "") -> None:
     """Write a record, or the gap that is in its place, as a reader gets it."""
     if stream:
         target.stream = stream
@@ -200,10 +235,10 @@ def put_record(target: stream_pb2.Record, item: Record | Gap, stream: str = "") 
     if item.tag:
         target.tag = item.tag
     if item.headers:
-        put_headers(target, item.headers)
+        fill_headers(target, item.headers)
 
 
-def put_headers(target: stream_pb2.Record, headers: Sequence[tuple[str, bytes]]) -> None:
+def fill_headers(target: stream_pb2.Record, headers: Sequence[tuple[str, bytes]]) -> None:
     """Write the headers of a record."""
     add = target.headers.add
     for name, value in headers:
@@ -232,7 +267,7 @@ class _Names:
     def __init__(self) -> None:
         self._names: dict[tuple[str, tuple[tuple[str, str], ...]], bytes] = {}
 
-    def name_of(self, measurement: str, tags: Mapping[str, str]) -> bytes:
+    def find_name(self, measurement: str, tags: Mapping[str, str]) -> bytes:
         """Return the name of a series; refuse what cannot be one."""
         key = measurement, tuple(tags.items())
         name = self._names.get(key)
@@ -254,8 +289,8 @@ def count_values(series: Sequence[timeseries_pb2.SeriesPoints]) -> int:
     return sum(len(each.times_ns) * len(each.columns) for each in series)
 
 
-def runs_of(measurement: str, series: Sequence[timeseries_pb2.SeriesPoints]) -> list[Run]:
-    """Return the points of a request as runs of a batch; refuse what cannot be."""
+def parse_runs(measurement: str, series: Sequence[timeseries_pb2.SeriesPoints]) -> list[Run]:
+    """Return the points of a request as runs of a batch; refuse invalid points."""
     _check_count(len(series), BATCH_SERIES_MAX, "series")
     _check_count(sum(len(each.columns) for each in series), BATCH_RUNS_MAX, "columns")
     _check_count(count_values(series), BATCH_POINTS_MAX, "values")
@@ -282,7 +317,7 @@ def _add_runs(
     measurement: str,
     points: timeseries_pb2.SeriesPoints,
 ) -> None:
-    name = _NAMES.name_of(measurement, points.tags)
+    name = _NAMES.find_name(measurement, points.tags)
     only_times = timeseries_pb2.SeriesPoints()
     only_times.times_ns.MergeFrom(points.times_ns)
     times = np.frombuffer(unsized(only_times.SerializeToString()), "<i8")
@@ -300,7 +335,8 @@ def _add_runs(
                 "FIELDS_INVALID", f"field {field!r} has {len(values)} values for {len(times)} times"
             )
         if types.setdefault(field, field_type) is not field_type:
-            raise error_of_reason(Reason.FIELD_TYPE_MISMATCH, types[field])
+            message = f"the request has the field {field!r} with values of two types"
+            raise error_of_reason(Reason.FIELD_TYPE_MISMATCH, types[field], message)
         fields.add(field)
         runs.append(Run(name, field, field_type, times, values))
     if len(fields) < len(points.columns):

@@ -11,15 +11,15 @@ from typing import Any
 
 from onelog.node.edge.calls import Call
 from onelog.node.edge.shards import Edge, View, invalid, namespace_of, one_shard_only, read_options
-from onelog.node.public_errors import error_of_reason
+from onelog.node.public_errors import error_of_bounds
 from onelog.projections.reasons import Reason
 
 PAGE_SIZE_DEFAULT = 100
 PAGE_SIZE_MAX = 1_000
 TOKEN_VERSION = b"\x01"
 
-# Puts into the answer what is in a namespace of a shard, behind a name and at most so many; tells
-# whether there is more.
+# Fills the answer with items of a namespace in a shard, after a name and up to a limit. Returns
+# whether there are more.
 Look = Callable[[View, str, str, int, Any], bool]
 
 
@@ -38,13 +38,14 @@ async def list_by_name(
     options, namespace = read_options(request), namespace_of(request.namespace)
     limit = request.page_size or PAGE_SIZE_DEFAULT
     if limit > PAGE_SIZE_MAX:
-        raise error_of_reason(Reason.LIMIT_INVALID, limit)
+        raise error_of_bounds(Reason.LIMIT_INVALID, "page_size", limit, PAGE_SIZE_MAX)
     if len(request.prefix.encode()) > name_size_max:
-        raise error_of_reason(name_invalid, len(request.prefix.encode()))
-    after = _name_of(request.page_token, name_size_max)
+        size = len(request.prefix.encode())
+        raise error_of_bounds(name_invalid, "the size of prefix", size, name_size_max, 0)
+    after = _parse_token(request.page_token, name_size_max)
     shards: Sequence[int] = range(edge.shards)
     if request.routing_key:
-        shards = (edge.shard_of(request.routing_key),)
+        shards = (edge.find_shard(request.routing_key),)
     elif edge.shards > 1 and call.only_shard is None:
         one_shard_only(options)
     by_name = attrgetter(name)
@@ -67,8 +68,8 @@ async def list_by_name(
     return page(found, has_more=any(one.next_page_token for one in parts))
 
 
-def _name_of(token: bytes, size_max: int) -> str:
-    """Return the name behind which a page begins."""
+def _parse_token(token: bytes, size_max: int) -> str:
+    """Return the name after which a page begins; refuse an invalid token."""
     if not token:
         return ""
     try:

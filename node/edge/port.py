@@ -6,7 +6,7 @@ of the loop in which more became ready, so answers that are ready together leave
 
 Everything that a peer can use up has a named limit:
 
-* connections: ``limits.connections_max``, counted from ``accept`` on, before any TLS;
+* connections: in all, of one address, and without a preface (cluster/transport/accepting.py);
 * time without a preface, for TLS and HTTP/2 together: ``PREFACE_S``. An idle connection may stay;
 * silence: a ping after ``KEEPALIVE_S``, the end ``KEEPALIVE_TIMEOUT_S`` later. What the streams of
   a client that is gone without a word hold, such as the leases of a consumer, is then released;
@@ -27,19 +27,18 @@ Bad peers are logged, at most once a second. Stopping: ``drain`` says GOAWAY on 
 """
 
 import asyncio
-import errno
 import logging
-import socket
 import time
 from collections import Counter
-from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
+from onelog.cluster.transport.accepting import AcceptLimits, Acceptor, RareLog
+from onelog.cluster.transport.certificate import peer_certificate
 from onelog.errors import OnelogError, Unavailable, Unimplemented
 from onelog.node.config.schema import Config, LimitSettings
 from onelog.node.context import Method, Service
-from onelog.node.credentials import ALPN, api_server_tls
+from onelog.node.credentials import ALPN, Credentials
 from onelog.node.edge.exchange import STALL_S, Exchange, name_client
 from onelog.node.edge.gate import CALLS_IN_ANY_CASE, Gate
 from onelog.node.errors import ConfigError
@@ -69,8 +68,10 @@ PREFACE_S = 10.0
 PREFACE_BYTES = 24
 # How often a connection with calls under way is checked.
 LOOK_S = 1.0
-# Connections that wait to be accepted; the system may allow fewer.
-BACKLOG = 1024
+# Connections that have not sent a preface, TLS handshakes included; beyond them the oldest ends.
+UNPROVEN_MAX = 1024
+# The part of all connections that one address may have, unless the settings say how many.
+ADDRESS_SHARE = 2
 # What may wait in a socket's buffer before its connection is held back, and until when it is.
 WRITE_BUFFER_HIGH, WRITE_BUFFER_LOW = 256 << 10, 64 << 10
 # How long the frames of one connection are handled before everybody else has a turn, and after how
@@ -88,8 +89,6 @@ ANSWERS_UNREAD_MAX = 8 << 20
 CONNECTION_SHARE = 2
 # Of the bytes of requests that may be under way: as many may arrive, and twice as many leave.
 KEPT_FACTOR = 4
-BAD_PEER_LOG_S = 1.0
-ACCEPT_PAUSE_S = 0.1
 # How long calls that were cut have to end, and sockets to close.
 CUT_S = 0.2
 
@@ -115,11 +114,30 @@ def kept_bytes_max(limits: LimitSettings) -> int:
     return KEPT_FACTOR * max(limits.in_flight_bytes_max, limits.message_bytes_max)
 
 
+def accept_limits(limits: LimitSettings, connections_max: int) -> AcceptLimits:
+    """Return what callers of this port may use up."""
+    return AcceptLimits(
+        connections_max,
+        limits.connections_per_address_max or max(1, connections_max // ADDRESS_SHARE),
+        UNPROVEN_MAX,
+        PREFACE_S,
+    )
+
+
 class ApiServer:
     """The port of one process. Everything happens on its loop."""
 
-    def __init__(self, config: Config, worker: int, gate: Gate) -> None:
+    def __init__(
+        self,
+        config: Config,
+        worker: int,
+        gate: Gate,
+        credentials: Credentials,
+        connections_max: int = 0,
+    ) -> None:
+        """``connections_max``: if this process may have fewer files than the settings ask for."""
         limits = config.limits
+        self.credentials = credentials
         self.gate = gate
         self.methods: dict[str, Method] = {}
         self.connections: set[Connection] = set()
@@ -127,51 +145,28 @@ class ApiServer:
         self.wire_limits = WireLimits(
             streams_max=connection_calls_max(limits), message_bytes_max=receive_bytes_max(limits)
         )
-        self._connections_max = limits.connections_max
         self._address = config.listen.api.plus(worker)
-        self._tls = api_server_tls(config.security)
+        self._bad_peers = RareLog(_log)
+        self.acceptor = Acceptor(
+            self._address.host,
+            self._address.port,
+            accept_limits(limits, connections_max or limits.connections_max),
+            lambda: Connection(self),
+            self._bad_peers,
+            credentials.api_server,
+        )
         self._kept_bytes = 0  # of all connections
         self._kept_bytes_max = kept_bytes_max(limits)
-        self._accepted = 0  # connections, and those that are still becoming one
-        self._sockets: list[socket.socket] = []
-        self._tasks: set[asyncio.Task[None]] = set()  # that accept, or make connections
-        self._logged_s = float("-inf")
-        self._unlogged = 0
 
     async def bind(self) -> int:
         """Take the port and return it; connections wait until ``start``."""
-        host, port = self._address.host, self._address.port
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(
-                host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
-            for family, _, _, _, at in dict.fromkeys(found):
-                self._bind(family, (at[0], port, *at[2:]))
-                port = self._sockets[0].getsockname()[1]  # the same for every address
+            return await self.acceptor.bind()
         except OSError as error:
-            self._close_sockets()
             raise ConfigError(
                 f"cannot listen for clients on {self._address}: another process does, or it is "
                 "not an address of this machine; change listen.api"
             ) from error
-        return port
-
-    def _bind(self, family: int, at: tuple[Any, ...]) -> None:
-        found = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            found.setblocking(False)
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            found.bind(at)
-            found.listen(BACKLOG)  # or somebody else could take the port until ``start``
-        except OSError as error:
-            found.close()
-            # A name may stand for an address of a kind that this machine does not have.
-            if error.errno != errno.EADDRNOTAVAIL or not self._sockets:
-                raise
-        else:
-            self._sockets.append(found)
 
     def add(self, service: Service) -> None:
         """Offer a service; before ``start``."""
@@ -179,73 +174,25 @@ class ApiServer:
 
     def start(self) -> None:
         """Accept connections."""
-        for each in self._sockets:
-            self._begin(self._accept(each))
-
-    async def _accept(self, listener: socket.socket) -> None:
-        """Accept until this is cancelled.
-
-        Not the loop's own servers: those count nothing before TLS has come about.
-        """
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                accepted, _ = await loop.sock_accept(listener)
-            except OSError as error:  # too many open files, or one that went at once
-                self.log_bad_peer("no connection could be accepted: %s", error)
-                await asyncio.sleep(ACCEPT_PAUSE_S)
-                continue
-            if self._accepted < self._connections_max:
-                self._accepted += 1
-                self._begin(self._connect(accepted))
-            else:
-                accepted.close()
-                self.log_bad_peer("%d connections are open, which is the limit", self._accepted)
-
-    async def _connect(self, accepted: socket.socket) -> None:
-        """Make a connection of a socket, with TLS if there is any."""
-        loop, connection = asyncio.get_running_loop(), Connection(self)
-        try:
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.connect_accepted_socket(
-                lambda: connection,
-                accepted,
-                ssl=self._tls,
-                ssl_handshake_timeout=None if self._tls is None else PREFACE_S,
-            )
-        except OSError as error:  # ssl's own are of this kind, too
-            self.log_bad_peer("a client could not connect: %s", error)
-        except asyncio.CancelledError:
-            # uvloop closes the socket of one that was just made, and does not say so.
-            if connection.is_made:
-                connection.connection_lost(None)
-            raise
-        finally:
-            if not connection.is_made:
-                accepted.close()
-                self.leave()
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work, name="accept")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.acceptor.start()
 
     def drain(self) -> None:
         """Ask all clients to go elsewhere with new calls; those under way continue."""
         for each in self.connections:
             each.drain()
 
+    def cut(self, error: OnelogError) -> None:
+        """End all calls."""
+        for connection in tuple(self.connections):
+            connection.cut(error)
+
     async def stop(self, grace_s: float) -> None:
         """Accept nothing more, cut what has not ended in ``grace_s``, and close everything."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._close_sockets()
+        await self.acceptor.stop()
         self.drain()
         await self._ended(grace_s)
         message = "this node is shutting down; call another one"
-        for connection in self.connections:
-            connection.cut(Unavailable(message, reason="STOPPING", retry_after_s=CUT_S))
+        self.cut(Unavailable(message, reason="STOPPING", retry_after_s=CUT_S))
         await self._ended(CUT_S)
         for connection in tuple(self.connections):
             connection.close()
@@ -270,16 +217,7 @@ class ApiServer:
                 break
             await asyncio.wait(awaited, timeout=left_s)
 
-    def _close_sockets(self) -> None:
-        for each in self._sockets:
-            each.close()
-        self._sockets.clear()
-
     # What connections say
-
-    def leave(self) -> None:
-        """Count a connection out."""
-        self._accepted -= 1
 
     def count_kept(self, more: int) -> None:
         """Count what a connection holds more than before; send the largest away if need be."""
@@ -298,13 +236,7 @@ class ApiServer:
 
     def log_bad_peer(self, text: str, *arguments: object) -> None:
         """Log what a peer did wrong, at most once a second."""
-        now_s = time.monotonic()
-        if now_s - self._logged_s < BAD_PEER_LOG_S:
-            self._unlogged += 1
-            return
-        more = f" ({self._unlogged} more before)" if self._unlogged else ""
-        self._logged_s, self._unlogged = now_s, 0
-        _log.warning(text + more, *arguments)
+        self._bad_peers.warn(text, *arguments)
 
 
 class Connection(asyncio.Protocol):
@@ -314,6 +246,7 @@ class Connection(asyncio.Protocol):
         self.loop = asyncio.get_running_loop()
         self.gate = server.gate
         self.client = ""
+        self.is_node = False  # which may forward calls of others
         self.exchanges: set[Exchange] = set()  # of calls that have not ended
         self._server = server
         self._core = ServerConnection(server.wire_limits)
@@ -353,6 +286,7 @@ class Connection(asyncio.Protocol):
         self._made_s = self._heard_s = self._moved_s = self.loop.time()
         self._timer = self.loop.call_later(LOOK_S, self._look)
         secured = found.get_extra_info("ssl_object")
+        self.is_node = self._server.credentials.is_node(peer_certificate(secured))
         if secured is not None and secured.selected_alpn_protocol() != ALPN:
             # RFC 9113, 3.2: over TLS both sides have to name it.
             self._server.log_bad_peer("%s does not speak HTTP/2", self.client)
@@ -363,6 +297,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle what came in one read; what is ready at its end leaves in one write."""
         self._has_heard = True
+        if self._received < PREFACE_BYTES <= self._received + len(data):
+            self._server.acceptor.prove(self)
         self._received += len(data)
         if self._is_dozing:
             self._watch_closely()
@@ -442,7 +378,7 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._server.connections.discard(self)
-        self._server.leave()
+        self._server.acceptor.leave(self)
         self._count_kept(0)
         self._handle(self._core.lose("the connection is gone"))
         self._unread.clear()
@@ -455,7 +391,8 @@ class Connection(asyncio.Protocol):
                 if event.call.owner is not None:
                     event.call.owner.receive(event.data, is_last=event.is_last)
             elif type(event) is CallStarted:
-                self._begin(event.call)
+                if not event.call.is_over:  # reset by what arrived together with it
+                    self._begin(event.call)
             elif type(event) is CallCancelled:
                 if event.call.owner is not None:
                     event.call.owner.cancel()
@@ -473,8 +410,8 @@ class Connection(asyncio.Protocol):
         if method is None:
             error = Unimplemented(f"there is no method {shown(call.path)}")
             self.gate.refuse(error.reason)
-            details = status_of(error).SerializeToString()
-            self.finish(call, Status(error.code, error.message, details))
+            status = status_of(error)
+            self.finish(call, Status(error.code, status.message, status.SerializeToString()))
             return
         exchange = call.owner = Exchange(self, call, method)
         self.exchanges.add(exchange)
@@ -596,7 +533,7 @@ class Connection(asyncio.Protocol):
         """
         held: Counter[str] = Counter()
         for call in self._core.streams.values():
-            held[name_client(self.client, call.metadata)] += call.kept_bytes
+            held[name_client(self, call.metadata)] += call.kept_bytes
         assert self._transport is not None
         if held.keys() <= {self.client} or (
             2 * self._transport.get_write_buffer_size() > self.kept_bytes
@@ -604,7 +541,7 @@ class Connection(asyncio.Protocol):
             return False
         greediest, size = held.most_common(1)[0]
         for call in tuple(self._core.streams.values()):
-            if name_client(self.client, call.metadata) != greediest:
+            if name_client(self, call.metadata) != greediest:
                 continue
             exchange = call.owner
             self._unread.pop(call, None)

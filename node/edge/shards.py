@@ -1,7 +1,7 @@
-"""The one way in: from names to shards, into the log, and to the state.
+"""The path of every request: from names to shards, into the log, and to the state.
 
-Services decide what to write and what to look at; this decides where, when, and what that means for
-the caller. Invariants:
+Services decide what to write and read; ``Edge`` decides in which shard and when, and turns the
+outcome into an answer or an error. Invariants:
 
 * Nothing is proposed before the request was found to be sound: names and sizes here, all else where
   its entries are made (node/edge/operation.py).
@@ -41,9 +41,10 @@ from onelog.projections.limits import NAMESPACE_DEFAULT, NAMESPACE_SIZE_MAX
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Result
 from onelog.projections.shard_state import Projections
-from onelog.ual.entry import HEADER_SIZE, Entry, decode_entries, decode_entry
+from onelog.ual.entry import HEADER_SIZE, Entry, Unreadable, decode_entries, decode_entry
+from onelog.ual.errors import EntriesDamaged
 from onelog.ual.log import Log
-from onelog.ual.routing import routing_key
+from onelog.ual.routing import routing_key, routing_keys
 from onelog.v1 import common_pb2
 
 # Longer waits for an index or tolerance of age than this are a mistake of units.
@@ -52,6 +53,11 @@ STALENESS_MS_MAX = 366 * 86_400_000
 ENTRY_OVERHEAD_MAX = 256
 # Threads that read the log for watchers and for ReadLog.
 READERS = 2
+# How long a call waits for the repair of what it is to read, if its deadline allows.
+REPAIR_S_MAX = 5.0
+REPAIR_MARGIN_S = 0.25  # it is answered this long before its deadline
+# Characters of a name in a message.
+SHOWN_MAX = 40
 _NO_WRITE_OPTIONS = common_pb2.WriteOptions()
 _NO_READ_OPTIONS = common_pb2.ReadOptions()
 _LEVELS = frozenset(common_pb2.ReadLevel.values())
@@ -68,7 +74,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of the entries of a request; ``results`` has one for each."""
+    """The outcome of a write; ``results`` has one result for each entry."""
 
     shard: int
     first_index: int
@@ -87,7 +93,7 @@ class View:
     # of the past needs no such word.
     as_of: int | None
     with_cost: bool
-    # For reads that go on beside the loop: where, and until when.
+    # For reads that continue off the loop: where, and until when.
     edge: "Edge"
     deadline_s: float
     # A state of the past stays as it is while this is there; the live one changes with each wait.
@@ -119,9 +125,10 @@ class Edge:
         # Reading the log may wait for a disk.
         self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="log-reads")
         self._clock = context.clock
-        self._request_bytes_max = context.config.shard.request_bytes_max
+        self.request_bytes_max = context.config.shard.request_bytes_max
         self._waits: dict[int, Waits] = {}
         self.sources: dict[int, Any] = {}  # see node/watch/feeds.py
+        self.presents: dict[int, Any] = {}  # see node/watch/present.py
         self.timeouts = Timeouts()  # of those who follow something
         self.series_reads = SeriesReads(context)
 
@@ -132,31 +139,47 @@ class Edge:
         """How many shards there are."""
         return self._topology.shards
 
-    def shard_of(self, name: bytes) -> int:
+    def find_shard(self, name: bytes) -> int:
         """Return the shard of a key, a name or a routing key."""
         topology = self._topology
         return int(crc32c(routing_key(name)) % topology.partitions % topology.shards)
 
-    def shard_of_all(self, names: Sequence[bytes]) -> int:
-        """Return the shard of all of these; refuse names of several shards."""
-        if self.shards == 1:
-            return 0
-        if len(names) == 1:
-            return self.shard_of(names[0])
-        shards = {self.shard_of(name) for name in names}
+    def find_shards(
+        self, named: Sequence[Sequence[bytes]], nouns: str = "names", *, by_shard: bool = False
+    ) -> list[int]:
+        """Return the shard of each of these; all names of one must have the same tag.
+
+        With ``by_shard`` it is enough that they are in the same shard. With one shard all are.
+        """
+        topology = self._topology
+        shards, partitions = topology.shards, topology.partitions
+        if shards == 1:
+            return [0] * len(named)
+        if set(map(len, named)) != {1}:
+            find = self._find_common_shard if by_shard else find_common_tag
+            return [self.find_shard(find(names, nouns)) if names else 0 for names in named]
+        (names,) = zip(*named, strict=True)
+        if b"{" in b"".join(names):  # one search in place of one for each name
+            names = tuple(map(routing_key, names))
+        return [checksum % partitions % shards for checksum in map(crc32c, names)]
+
+    def _find_common_shard(self, names: Sequence[bytes], nouns: str) -> bytes:
+        """Return one of names that are all in one shard."""
+        keys = routing_keys(names)
+        shards = {self.find_shard(name) for name in keys}
         if len(shards) > 1:
             raise InvalidArgument(
-                "the keys belong to several shards; give them a {tag} in common",
+                f"the {nouns} belong to several shards; send those of each shard apart",
                 reason="SEVERAL_SHARDS",
                 metadata={"shards": ",".join(map(str, sorted(shards)))},
             )
-        return shards.pop() if shards else 0
+        return keys.pop()
 
     def check_shard(self, shard: int) -> int:
         """Return a shard's number that a client gave."""
         if shard >= self.shards:
             raise InvalidArgument(
-                f"there are {self.shards} shards, from 0",
+                f"there is no shard {shard}; they are 0 to {self.shards - 1}",
                 reason="SHARD_UNKNOWN",
                 metadata={"shard": str(shard), "limit": str(self.shards)},
             )
@@ -240,8 +263,20 @@ class Edge:
 
     async def past(self, view: View, index: int, call: Call) -> View:
         """Return the state of a view's shard as it was right behind an index."""
-        held = await self.context.past.at(view.shard, index, call.deadline_s)
+        held = await self.past_at(view.shard, index, call.deadline_s)
         return replace(view, projections=held.projections, as_of=None, held=held)
+
+    async def past_at(
+        self, shard: int, index: int, deadline_s: float, told_from: int | None = None
+    ) -> Past:
+        """Return a state of the past; wait for the repair of what leads to it."""
+        while True:
+            try:
+                return await self.context.past.at(shard, index, deadline_s, told_from)
+            except EntriesDamaged as error:
+                entries = (Unreadable(error.first_index, error.last_index),)
+                if not await self.until_repaired(shard, entries, deadline_s):
+                    raise
 
     async def read_live(self, shard: int, options: common_pb2.ReadOptions, call: Call) -> View:
         """Return the live state of a shard, whatever index of the past is asked for."""
@@ -280,8 +315,8 @@ class Edge:
 
         A leader that has applied an entry of its own term knows all that was ever acknowledged,
         unless it has been deposed without knowing: then what it writes comes to nothing. Only that
-        something is *not* there is looked at again behind a read, which makes certain that it still
-        leads; ``make`` is told whether it is.
+        something is *not* there is checked again behind a read, which makes certain that it still
+        leads; ``make`` is given whether it is certain.
         """
         driver = self.leading(shard)
         if driver.shard.member.has_applied_noop:
@@ -296,25 +331,49 @@ class Edge:
             raise self.failure(shard, error)
         return make(driver.shard.projections, True)
 
-    async def entries(self, shard: int, indexes: Sequence[int], size_max: int) -> list[Entry]:
+    async def entries(
+        self, shard: int, indexes: Sequence[int], size_max: int
+    ) -> tuple[Sequence[Entry | None], Sequence[Unreadable]]:
         """Return entries of the log in the order of ``indexes``, from memory or from a thread.
 
-        They end behind the first that goes beyond ``size_max`` bytes.
+        They end behind the first that goes beyond ``size_max`` bytes. Those that cannot be read are
+        None, and returned by themselves as well.
         """
         log = self.replica(shard).shard.log
         found = _hot_entries(log, indexes, size_max)
         if found is not None:
-            return found
+            return found, ()
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.readers, _read_entries, log, indexes, size_max)
 
-    def check_size(self, drafts: Drafts, of_message: int | None = None) -> None:
-        """Refuse entries that no group can hold; those of a small message need no look."""
-        limit = self._request_bytes_max
-        if of_message is None or 2 * of_message + len(drafts) * ENTRY_OVERHEAD_MAX > limit:
-            size = sum(HEADER_SIZE + len(draft[1]) for draft in drafts)
-            if size > limit:
-                raise too_large(size, limit)
+    async def until_repaired(
+        self, shard: int, entries: Sequence[Unreadable], deadline_s: float
+    ) -> bool:
+        """Wait for a peer's copy of entries that could not be read; tell whether it is worth
+        another attempt to read them.
+
+        Ends at once if every member was asked before, after ``REPAIR_S_MAX`` at the latest, and
+        early enough for an answer before the deadline.
+        """
+        repair, now_s = self.replica(shard).shard.shipping.repair, self._clock.now_s()
+        repair.take_met()  # what the reader has just left
+        if repair.is_pending(entries):
+            wait_s = min(deadline_s - REPAIR_MARGIN_S - now_s, REPAIR_S_MAX)
+            await self.waits(shard).until(lambda: not repair.is_pending(entries), wait_s)
+        return not repair.holds(entries)
+
+    def check_size(self, drafts: Drafts, of_message: int | None = None) -> int:
+        """Return the size of entries; refuse more than a group can hold.
+
+        0: nobody has to look, since they came in a small message.
+        """
+        limit = self.request_bytes_max
+        if of_message is not None and 2 * of_message + len(drafts) * ENTRY_OVERHEAD_MAX <= limit:
+            return 0
+        size = sum(HEADER_SIZE + len(draft[1]) for draft in drafts)
+        if size > limit:
+            raise too_large(size, limit)
+        return size
 
     def failure(self, shard: int, error: ClusterError) -> Exception:
         """Return what to raise for an outcome that is an error."""
@@ -333,7 +392,7 @@ class Edge:
         )
 
     async def close(self) -> None:
-        """Let go of what was opened to serve calls."""
+        """Close what was opened to serve calls."""
         await self.calls.close()
         self.readers.shutdown(wait=False, cancel_futures=True)
         self.series_reads.close()
@@ -366,6 +425,41 @@ class Edge:
         return await gather(*map(one, shards))
 
 
+def find_common_tag(names: Sequence[bytes], nouns: str) -> bytes:
+    """Return the routing key that all names have; refuse names that have several.
+
+    Even if these happen to be in one shard: whether a request works must not depend on a hash.
+    """
+    keys = routing_keys(names)
+    if len(keys) == 1:
+        return keys.pop()
+    first = names[0]
+    tag = routing_key(first)
+    second = next(name for name in names if routing_key(name) != tag)
+    if b"{" in tag or b"}" in tag or len(tag) > SHOWN_MAX:
+        tag = b"tag"
+    raise InvalidArgument(
+        f"the {nouns} {_show(first)} and {_show(second)} may be in different shards; only names "
+        f"with the same tag in braces share one, such as {_show(_tagged(first, tag))} and "
+        f"{_show(_tagged(second, tag))}",
+        reason="SEVERAL_SHARDS",
+        metadata={"names": str(len(set(names))), "tags": str(len(keys))},
+    )
+
+
+def _tagged(name: bytes, tag: bytes) -> bytes:
+    """Return a name with this tag: as it is if it has it, else with another one cut off."""
+    if routing_key(name) == tag:
+        return name
+    base = name.replace(b"{%b}" % routing_key(name), b"")
+    return b"%b{%b}" % (base, tag)
+
+
+def _show(name: bytes) -> str:
+    text = name.decode(errors="backslashreplace")
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+
+
 def _hot_entries(log: Log, indexes: Sequence[int], size_max: int) -> list[Entry] | None:
     """Return entries that are all in memory, else None."""
     ring = log.ring
@@ -386,26 +480,33 @@ def _hot_entries(log: Log, indexes: Sequence[int], size_max: int) -> list[Entry]
     return entries
 
 
-def put_log_read(cost: common_pb2.Cost, log: Log, scanned: int, lowest: int) -> None:
-    """Say that so many entries were looked at, and from where the oldest of them came."""
+def fill_log_read(cost: common_pb2.Cost, log: Log, scanned: int, lowest: int) -> None:
+    """Record how many entries were read, and from which tier the oldest came."""
     cost.scanned = scanned
     if lowest < log.ring.first_index:
         cost.tier = common_pb2.TIER_WARM
 
 
-def _read_entries(log: Log, indexes: Sequence[int], size_max: int) -> list[Entry]:
+def _read_entries(
+    log: Log, indexes: Sequence[int], size_max: int
+) -> tuple[list[Entry | None], list[Unreadable]]:
     """Return entries from wherever they are; in a thread, since that may be a disk."""
-    entries = []
+    entries, unreadable = list[Entry | None](), list[Unreadable]()
     for index in indexes:
-        entry = log.read(index)
+        try:
+            entry = log.read(index)
+        except EntriesDamaged as error:
+            entries.append(None)
+            unreadable.append(Unreadable(error.first_index, error.last_index))
+            continue
         entries.append(entry)
         size_max -= len(entry.payload)
         if size_max < 0:
             break
-    return entries
+    return entries, unreadable
 
 
-def edge_of(context: NodeContext) -> Edge:
+def get_edge(context: NodeContext) -> Edge:
     """Return the edge of a process, which all of its services share."""
     if context.edge is None:
         context.edge = Edge(Calls(context))
@@ -426,17 +527,22 @@ def check_read(options: common_pb2.ReadOptions) -> None:
     """Refuse options of a read that are wrong whatever the state."""
     level, staleness_ms = options.level, options.max_staleness_ms
     if level not in _LEVELS:
-        raise invalid("LEVEL_INVALID", f"there is no level {level}")
+        raise invalid("LEVEL_INVALID", f"there is no level {level}; they are 0 to {max(_LEVELS)}")
     if staleness_ms and level != common_pb2.READ_LEVEL_STALE:
-        raise invalid("STALENESS_INVALID", "a staleness is for READ_LEVEL_STALE")
+        raise invalid("STALENESS_INVALID", "max_staleness_ms needs the level READ_LEVEL_STALE")
     if staleness_ms > STALENESS_MS_MAX:
-        raise invalid("STALENESS_INVALID", f"a staleness of {staleness_ms} ms")
+        raise invalid(
+            "STALENESS_INVALID",
+            f"max_staleness_ms is {staleness_ms}; allowed: 0 to {STALENESS_MS_MAX}",
+        )
 
 
 def one_shard_only(options: common_pb2.ReadOptions) -> None:
     """Refuse options that speak of an index where several shards are read: each has its own."""
     if options.as_of_index or options.min_index:
-        raise invalid("SEVERAL_SHARDS", "an index is of one shard; give a routing key of it")
+        raise invalid(
+            "SEVERAL_SHARDS", "as_of_index and min_index are of one shard; give a routing_key of it"
+        )
 
 
 def durability_of(options: common_pb2.WriteOptions) -> Durability:
@@ -447,7 +553,7 @@ def durability_of(options: common_pb2.WriteOptions) -> Durability:
         case common_pb2.DURABILITY_ASYNC:
             return _ASYNC
         case other:
-            raise invalid("DURABILITY_INVALID", f"there is no durability {other}")
+            raise invalid("DURABILITY_INVALID", f"there is no durability {other}; they are 0 to 2")
 
 
 def session_of(options: common_pb2.WriteOptions) -> SessionRef | None:
@@ -459,9 +565,13 @@ def check_session(session: common_pb2.Session) -> SessionRef:
     """Return a session reference that can be right."""
     sequence, first = session.sequence, session.first_unacknowledged
     if not session.session_id:
-        raise invalid("SESSION_INVALID", "a session has an id above 0")
-    if not sequence or first > sequence:
-        raise error_of_reason(Reason.SEQUENCE_INVALID, first)
+        raise invalid("SESSION_INVALID", "session_id is 0; OpenSession gives one")
+    if not sequence:
+        message = "sequence is 0; sequences begin with 1"
+        raise error_of_reason(Reason.SEQUENCE_INVALID, first, message)
+    if first > sequence:
+        message = f"sequence is {sequence}, which is below first_unacknowledged, {first}"
+        raise error_of_reason(Reason.SEQUENCE_INVALID, first, message)
     return SessionRef(session.session_id, sequence, first)
 
 
@@ -472,7 +582,7 @@ def namespace_of(name: str) -> str:
     if len(name) > NAMESPACE_SIZE_MAX or len(name.encode()) > NAMESPACE_SIZE_MAX:
         raise invalid(
             "NAMESPACE_NAME_INVALID",
-            f"a name of {len(name.encode())} bytes; namespaces have 1 to {NAMESPACE_SIZE_MAX}",
+            f"a namespace's name of {len(name.encode())} bytes; limit {NAMESPACE_SIZE_MAX}",
         )
     return name
 

@@ -1,11 +1,11 @@
-"""Long reads of time series: looked at on the loop, carried out beside it.
+"""Long reads of time series: prepared on the loop, carried out on a thread.
 
 A query may read millions of points and blocks from the disk, and a pattern may be slow on purpose.
 None of that happens on the loop. Such a read takes turns:
 
 1. Matchers select series: beside the loop, over a cut through the tag index (``IndexCut``). Tags of
    a series never change and ids are not used again, so only series that came since have to be
-   looked at afterwards, and those that went are passed over.
+   checked afterwards, and those that are gone are skipped.
 2. On the loop, in one go: a cut through the columns of those series (``Plan``). This is the moment
    that the answer shows, and its applied index is the one in the header. Nothing is applied while
    it is taken, so it is never half of an entry.
@@ -15,12 +15,13 @@ Invariant: whatever runs beside the loop sees cuts and entries of the log, never
 
 A block that the state lets go of after the cut (a delete, retention) may be dropped from the log
 before it is read. Then the read begins again, with a state that does not name it; a block that is
-still named and cannot be read is damage.
+still named and cannot be read is damage. A read waits for its repair, if a peer may have a copy,
+and begins again; without a copy it fails, since a sum without some points is a wrong number.
 
 One thread does all of it, one read after the other: the decoded blocks that it keeps need no lock.
 They are bounded in bytes for all shards together; those of shards that were asked longest ago go
 first. What waits for it is bounded (``READS_MAX``, TOO_MANY_QUERIES). Between
-two columns a read looks at its deadline and at whether anybody still wants it.
+two columns a read checks its deadline, and whether its caller is still there.
 """
 
 import asyncio
@@ -30,9 +31,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from onelog.errors import DataLoss, ResourceExhausted, Unavailable
+from onelog.errors import DataLoss, OnelogError, ResourceExhausted, Unavailable
 from onelog.node.context import NodeContext
 from onelog.node.public_errors import error_of_refusal
+from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
 from onelog.projections.timeseries.columns import CorruptBlock
 from onelog.projections.timeseries.limits import CACHE_SIZE_MAX
@@ -54,7 +56,8 @@ from onelog.projections.timeseries.query import (
     plan_query,
 )
 from onelog.projections.timeseries.store import Measurement
-from onelog.ual.errors import CorruptFile, IndexUnavailable
+from onelog.ual.entry import Unreadable
+from onelog.ual.errors import EntriesDamaged, IndexUnavailable
 from onelog.v1 import common_pb2
 
 if TYPE_CHECKING:
@@ -103,7 +106,7 @@ class SeriesReads:
                 )
                 plan = plan_query(measurement, query, ids, BOUNDS)
                 if isinstance(plan, Refused):
-                    raise error_of_refusal(plan)
+                    raise _error_of(plan)
                 index = view.projections.router.applied_index
                 run = partial(self._run, self._reader(view), plan, turn.pause, pack)
                 try:
@@ -114,8 +117,12 @@ class SeriesReads:
                     if attempts == ATTEMPTS_MAX:
                         raise DataLoss(str(error), reason="BLOCK_MISSING") from error
                     attempts += 1
-                except (CorruptFile, CorruptBlock) as error:
-                    raise self._damage(view, error) from error
+                except EntriesDamaged as error:
+                    entries = (Unreadable(error.first_index, error.last_index),)
+                    if not await view.edge.until_repaired(view.shard, entries, view.deadline_s):
+                        raise
+                except CorruptBlock as error:
+                    raise DataLoss(str(error), reason="BLOCK_DAMAGED") from error
 
     async def series(
         self,
@@ -203,15 +210,8 @@ class SeriesReads:
             size -= each.cache.size
             each.cache.clear()
         if isinstance(found, Refused):
-            raise error_of_refusal(found)
+            raise _error_of(found)
         return pack(found), self._tier
-
-    def _damage(self, view: "View", error: Exception) -> Exception:
-        """Report a damaged segment for repair, and return the caller's error."""
-        if isinstance(error, CorruptFile):
-            view.edge.replica(view.shard).shard.shipping.note_damage(error)
-            return error
-        return DataLoss(str(error), reason="BLOCK_DAMAGED")
 
     @contextmanager
     def _turn(self, view: "View") -> "Iterator[_Turn]":
@@ -231,7 +231,7 @@ class SeriesReads:
             turn.is_wanted = False
 
     def check(self, deadline_s: float) -> None:
-        """Raise if there is no reason to go on."""
+        """Raise if the read is late, or its caller has left."""
         if self._is_closed:
             raise Unavailable(
                 "this node is shutting down", reason="STOPPING", retry_after_s=RETRY_S
@@ -282,3 +282,14 @@ def _passing(
         if passes_all(tests, parse_series(name).tags):
             passing.append(series_id)
     return passing
+
+
+def _error_of(refused: Refused) -> OnelogError:
+    """Return why a query was refused: one that is too large says what would be allowed."""
+    error = error_of_refusal(refused)
+    if refused.reason is Reason.QUERY_TOO_LARGE:
+        error.message = (
+            f"the query would touch {refused.detail} series, points or values; allowed: "
+            f"{BOUNDS.series} series, {BOUNDS.points} points, {BOUNDS.values} values in the answer"
+        )
+    return error

@@ -1,9 +1,10 @@
 """Waiting for what a shard will apply: what long polls and tails have in common.
 
-A waiter says what it waits for as a condition on the state. All conditions of a shard are looked at
+A waiter says what it waits for as a condition on the state. All conditions of a shard are checked
 after each group that it applies, in one loop and without a task switch for those that stay false.
-They are looked at now and then besides, because not everything that ends a wait is an entry: a
-leader is deposed, a state is taken over from a peer, the node stops.
+They are also checked when a damaged segment was repaired, and now and then, because not everything
+that ends a wait is an entry: a leader is deposed, a state is taken over from a peer, the node
+stops.
 
 A condition is called outside of Raft's work and may not raise, wait, or take long. Who waits holds
 no lock and no lease: a client that hangs up cancels the wait, and nothing stays behind.
@@ -18,11 +19,12 @@ from collections.abc import Callable
 from itertools import takewhile
 
 from onelog.errors import ResourceExhausted
+from onelog.node.public_errors import RETRY_BUSY_S
 from onelog.node.replica.driver import ShardDriver
 from onelog.projections.result import Result
 from onelog.ual.entry import Entry
 
-# For each shard; a waiter costs a look at each group that is applied.
+# For each shard; a waiter costs a check of each group that is applied.
 WAITERS_MAX = 10_000
 RECHECK_S = 0.25
 # What a loop's timer may be early: uvloop counts milliseconds.
@@ -52,7 +54,7 @@ class Wake:
             _wake(self._future)
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Reset the flag."""
         self._is_set = False
 
     async def wait(self, wait_s: float | None = None) -> bool:
@@ -125,7 +127,7 @@ def _wake(future: "asyncio.Future[None]") -> None:
 
 
 class Waits:
-    """Who waits in one shard. Everything happens on the loop."""
+    """The waiters of one shard. Everything happens on the loop."""
 
     def __init__(self, driver: ShardDriver, stopping: asyncio.Event) -> None:
         self._shard = driver.shard
@@ -134,6 +136,7 @@ class Waits:
         self._waiters: dict[asyncio.Future[None], Condition] = {}
         self._is_scheduled = False
         self._recheck: asyncio.TimerHandle | None = None
+        driver.shard.shipping.repair.listeners.append(self.look_soon)
 
     def __len__(self) -> int:
         """Return how many wait."""
@@ -150,6 +153,7 @@ class Waits:
                 f"{WAITERS_MAX} calls wait for this shard",
                 reason="TOO_MANY_REQUESTS",
                 metadata={"limit": str(WAITERS_MAX)},
+                retry_after_s=RETRY_BUSY_S,
             )
         future: asyncio.Future[None] = self._loop.create_future()
         self._enter(future, condition)
@@ -178,7 +182,7 @@ class Waits:
         self.look_soon()
 
     def look_soon(self) -> None:
-        """Look at the conditions: something has changed that they may depend on."""
+        """Check the conditions soon: something that they may depend on has changed."""
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._look)

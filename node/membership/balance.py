@@ -7,8 +7,8 @@ next choice is made among those that are connected. A leader that is not the cho
 if the chosen one is connected and has nearly everything: then the pause for clients is short.
 
 At most one hand-over in ``cluster.balance_period_s``, none of a leadership that is younger than two
-of those (whoever had it before may be about to stop). A hand-over that fails changes nothing; the
-next period tries again.
+of those (the one that had it before may be about to stop). A hand-over that fails changes nothing;
+the next period tries again.
 
 A leadership that somebody has moved on purpose stays for ``HOLD_S``. Whoever would move it back is
 the new leader, so the message that hands it over says so, and the balance of the new leader holds

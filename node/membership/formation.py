@@ -6,7 +6,7 @@ alone or with the nodes of ``cluster.initial``, or takes the place of a newcomer
 operators.
 
 Whatever ends the process in between loses nothing: NODE is written before the first word to others,
-SYSTEM when everybody agreed, and either is found by the next start, which goes on from there.
+SYSTEM when everybody agreed, and either is found by the next start, which continues from there.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from onelog.cluster.transport.certificate import check_certificate
 from onelog.cluster.transport.connection import Purpose, ask
 from onelog.cluster.transport.handshake import (
     Introduction,
@@ -28,23 +29,25 @@ from onelog.cluster.transport.wire import Reason, WireError
 from onelog.node.config.schema import Config
 from onelog.node.config.settings import Address
 from onelog.node.errors import FormationRefused
-from onelog.node.membership.peer_port import Introducer, PeerPort, cluster_id_of
+from onelog.node.membership.peer_port import Introducer, PeerPort, make_cluster_id
 from onelog.ual.directory import Claim, Founder, Node, System, Topology
 from onelog.ual.errors import TopologyMismatch, WrongNode
 
 ASK_S = 2.0
 # Between two questions to one node: soon at first, then less often.
 PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 1.0
-# How often it is said whom a node waits for.
+# How often the log says which nodes are missing.
 REMIND_S = 10.0
-NOT_A_PEER_PORT = "who answers there knows no peers; is it a port for clients? Name --peer-listen"
+NOT_A_PEER_PORT = (
+    "that port is not a peer port; is it the port for clients? Use the address of --peer-listen"
+)
 
 _log = logging.getLogger("onelog.node.formation")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Which process of a cluster this is to be."""
+class LocalProcess:
+    """This process as a member of a cluster: its settings, its identity and its addresses."""
 
     config: Config
     node: Node
@@ -72,17 +75,17 @@ class Place:
         )
 
 
-def check_system(place: Place, system: System, path: object) -> None:
+def check_system(local: LocalProcess, system: System, path: object) -> None:
     """Refuse settings that say otherwise than a directory that belongs to a cluster."""
-    cluster, given = place.config.cluster, place.config.given
-    if place.node.name != place.config.node.name and "node.name" in given:
+    cluster, given = local.config.cluster, local.config.given
+    if local.node.name != local.config.node.name and "node.name" in given:
         raise WrongNode(
-            f"{path} belongs to node {place.node.name}, not to {place.config.node.name}; "
+            f"{path} belongs to node {local.node.name}, not to {local.config.node.name}; "
             "use that node's own directory, or its name"
         )
     wanted: list[tuple[str, object, object]] = [
-        ("workers", system.workers, place.config.node.workers),
-        ("worker", system.worker, place.worker),
+        ("workers", system.workers, local.config.node.workers),
+        ("worker", system.worker, local.worker),
     ]
     if "cluster.shards" in given:
         wanted.append(("shards", system.topology.shards, cluster.shards))
@@ -103,14 +106,14 @@ class Formation:
 
     def __init__(
         self,
-        place: Place,
+        local: LocalProcess,
         claim: Claim,
         port: PeerPort,
         tls: ssl.SSLContext | None,
         say: Callable[[str], None],
     ) -> None:
-        """``say`` is told what the node waits for, for whoever asks whether it is ready."""
-        self._place = place
+        """``say`` is called with what the node is waiting for; /ready shows it."""
+        self._local = local
         self._claim = claim
         self._port = port
         self._tls = tls
@@ -122,22 +125,22 @@ class Formation:
 
     async def run(self) -> System:
         """Return the cluster; waits for others for as long as it takes."""
-        place, claim = self._place, self._claim
+        local, claim = self._local, self._claim
         system = claim.system
         if system is not None:
-            check_system(place, system, claim.path)
-            self._port.introducer = Introducer.founded(place.introduction(), system)
+            check_system(local, system, claim.path)
+            self._port.introducer = Introducer.founded(local.introduction(), system)
             return system
-        cluster = place.config.cluster
+        cluster = local.config.cluster
         if cluster.join:
             introduction, founders = await self._join(cluster.join)
         elif cluster.initial:
             introduction, founders = await self._found_with_others(dict(cluster.initial))
         else:
-            introduction = place.introduction()
+            introduction = local.introduction()
             self._port.introducer = Introducer(introduction, {})
-            founders = (Founder(place.node.node_id, place.node.name, place.peer_address),)
-        cluster_id = introduction.cluster_id or cluster_id_of(
+            founders = (Founder(local.node.node_id, local.node.name, local.peer_address),)
+        cluster_id = introduction.cluster_id or make_cluster_id(
             introduction.cluster_name, [each.node_id for each in founders]
         )
         return System(
@@ -146,8 +149,8 @@ class Formation:
             time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             introduction.cluster_name,
             founders,
-            place.worker,
-            place.config.node.workers,
+            local.worker,
+            local.config.node.workers,
         )
 
     # Founding
@@ -155,9 +158,9 @@ class Formation:
     async def _found_with_others(
         self, addresses: dict[str, Address]
     ) -> tuple[Introduction, tuple[Founder, ...]]:
-        place = self._place
+        local = self._local
         introducer = Introducer(
-            place.introduction(), {name: str(address) for name, address in addresses.items()}
+            local.introduction(), {name: str(address) for name, address in addresses.items()}
         )
         self._port.introducer = introducer
         self._port.heard = self._look
@@ -166,7 +169,7 @@ class Formation:
                 tasks = [
                     group.create_task(self._ask_founder(introducer, name, address))
                     for name, address in addresses.items()
-                    if name != place.node.name
+                    if name != local.node.name
                 ]
                 tasks.append(group.create_task(self._remind(introducer)))
                 self._look()
@@ -192,7 +195,7 @@ class Formation:
 
     async def _ask_founder(self, introducer: Introducer, name: str, address: Address) -> None:
         """Ask one founder until everybody agrees."""
-        at = str(address.plus(self._place.worker))
+        at = str(address.plus(self._local.worker))
         pause_s = PAUSE_S_MIN
         while True:
             answer = await self._ask(replace(introducer.mine, target_name=name), name, at)
@@ -208,15 +211,16 @@ class Formation:
             if answer.refusal is not None:
                 self._refuse(name, answer.refusal.reason, answer.refusal.detail, by="it")
                 # The cluster exists and does not want this node: asking again will not help.
-                if theirs.is_founded:
+                if theirs is not None and theirs.is_founded:
                     raise FormationRefused(
                         answer.refusal.reason, f"{name} refuses: {answer.refusal.detail}"
                     )
                 return
+            assert theirs is not None, "only a refusal has no introduction"
             founders = introducer.heard(theirs, name)
         except WireError as error:
             self._refuse(name, error.reason, error.detail, by="this node")
-            if theirs.is_founded:
+            if theirs is not None and theirs.is_founded:
                 raise FormationRefused(error.reason, error.detail) from error
             return
         self._refused.pop(name, None)
@@ -246,19 +250,20 @@ class Formation:
         self, addresses: tuple[Address, ...]
     ) -> tuple[Introduction, tuple[Founder, ...]]:
         """Ask one member after the other until one answers."""
-        introducer = Introducer(self._place.introduction(), {})
+        introducer = Introducer(self._local.introduction(), {})
         awaited = f"an answer of {', '.join(map(str, addresses))}"
         _log.info("joining a cluster, waiting for %s", awaited)
         pause_s = PAUSE_S_MIN
         while True:
             self._say("; ".join([awaited, *self._misfits()]))
             for address in addresses:
-                at = str(address.plus(self._place.worker))
+                at = str(address.plus(self._local.worker))
                 answer = await self._ask(introducer.mine, at, at)
                 if answer is None:
                     continue
                 refusal = answer.refusal
                 if refusal is None:
+                    assert answer.introduction is not None, "only a refusal has none"
                     try:
                         founders = introducer.joined(answer.introduction)
                     except WireError as error:
@@ -277,11 +282,19 @@ class Formation:
         """Return somebody's answer; None if there is none that can be read."""
         question = encode_introduction(mine)
         try:
-            return decode_answer(await ask(address, Purpose.INTRODUCE, question, self._tls, ASK_S))
+            data, certificate = await ask(address, Purpose.INTRODUCE, question, self._tls, ASK_S)
+            answer = decode_answer(data)
+            theirs = answer.introduction
+            if theirs is not None:
+                # A newcomer that was given no cluster takes the one that the certificate has.
+                cluster_name = mine.cluster_name or theirs.cluster_name
+                check_certificate(certificate, cluster_name, theirs.node_name)
         except LinkEnded as error:
             _log.debug("%s at %s does not answer: %s", name, address, error)
         except WireError as error:
             is_other = error.reason is Reason.NOT_A_PEER_PORT
             detail = NOT_A_PEER_PORT if is_other else error.detail
             self._refuse(name, error.reason, detail, by="this node")
+        else:
+            return answer
         return None

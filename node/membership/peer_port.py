@@ -11,6 +11,10 @@ forming, or replaying a large log, from one that is down.
   different lists can never both be founded, even if a node is wiped in between.
 * A founder that meets another for which the cluster exists adopts that one's list, if the list has
   its own name with its own id. So a node that was killed before it wrote SYSTEM can continue.
+* With TLS a caller's certificate must name the node that it introduces as, and the answerer's the
+  node that answers. A caller whose certificate does not is refused and is told nothing else.
+* A newcomer with the name of a member but another id is refused: that member has lost its
+  directory, and an operator has to remove it first.
 * The node that is asked refuses what does not fit, with a reason, and both sides log it. Between
   founders either may be wrong, so they keep asking. An existing cluster is right: a node that it
   refuses gives up.
@@ -25,8 +29,21 @@ from uuid import UUID, uuid5
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from onelog.cluster.transport.connection import Connection, Listener, Purpose, connect
-from onelog.cluster.transport.handshake import Introduction, decode_introduction, encode_answer
+from onelog.cluster.transport.accepting import LINES_AT_ONCE, RareLog, Turns
+from onelog.cluster.transport.certificate import Certificate, check_certificate
+from onelog.cluster.transport.connection import (
+    CONNECTIONS_MAX,
+    Connection,
+    Listener,
+    Purpose,
+    connect,
+)
+from onelog.cluster.transport.handshake import (
+    Identity,
+    Introduction,
+    decode_introduction,
+    encode_answer,
+)
 from onelog.cluster.transport.link import LinkEnded
 from onelog.cluster.transport.peers import PeerTransport
 from onelog.cluster.transport.wire import Reason, WireError
@@ -39,7 +56,7 @@ from onelog.v1 import peer_pb2
 NAMESPACE = UUID("8c6f5b0e-3d0f-5a55-9a2e-6f1d0c7b4e21")
 
 
-def cluster_id_of(cluster_name: str, node_ids: list[UUID]) -> UUID:
+def make_cluster_id(cluster_name: str, node_ids: list[UUID]) -> UUID:
     """Return the id of the cluster that these nodes found."""
     ids = ",".join(str(each) for each in sorted(node_ids))
     return uuid5(NAMESPACE, f"{cluster_name}\n{ids}")
@@ -51,6 +68,8 @@ class Introducer:
     def __init__(self, mine: Introduction, addresses: dict[str, str]) -> None:
         """``addresses``: of all founders by name; empty for a newcomer."""
         self.mine = mine
+        # The names and ids of the members that this node knows, once it is one.
+        self.members: Callable[[], Mapping[str, UUID]] = dict
         self._addresses = addresses
         self._said: dict[str, dict[str, UUID]] = {}  # the whole lists of others, by their names
         if addresses:
@@ -95,6 +114,14 @@ class Introducer:
         if theirs.is_joining:
             if not mine.is_founded:
                 raise WireError(Reason.NOT_FOUNDED, "there is no cluster to join yet; ask again")
+            known = self.members().get(theirs.node_name, theirs.node_id)
+            if known != theirs.node_id:
+                raise WireError(
+                    Reason.NODE_REPLACED,
+                    f"{theirs.node_name} is a member of this cluster with id {known}, not "
+                    f"{theirs.node_id}: its directory was lost, or two nodes have one name; remove "
+                    "the old member first, or choose another name",
+                )
             return mine
         if theirs.node_name == mine.node_name and theirs.node_id != mine.node_id:
             raise WireError(
@@ -235,7 +262,9 @@ def _founders(introduction: Introduction) -> tuple[Founder, ...]:
 # Connections that ask questions, and how long they may say nothing.
 ASKING_MAX = 512
 ASKING_IDLE_S_MAX = 30.0
-# Callers may come again and again; each difference is said once.
+# Introductions of all callers together; a founder asks each other one less than 20 times a second.
+INTRODUCTIONS_PER_S = 200.0
+# Callers may retry for ever; each difference is logged once, as long as this many are remembered.
 REFUSALS_SAID_MAX = 256
 
 _log = logging.getLogger("onelog.node.peers")
@@ -249,38 +278,53 @@ class PeerPort:
         listen: str,
         tls: ssl.SSLContext | None = None,
         introducer: Introducer | None = None,
+        connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         self.introducer = introducer
         self.transport: PeerTransport | None = None
         self.leaders: Callable[[], Mapping[int, LeaderView]] = dict
-        self.port = 0
+        # What the shards here say of a node that asks whether it is a member.
+        self.describe_membership: Callable[[UUID], peer_pb2.PeerMembership] = lambda _node_id: (
+            peer_pb2.PeerMembership()
+        )
+        self.listener = Listener(listen, tls, self._answer, connections_max)
         # Called after every introduction that was taken: something may be known now.
         self.heard: Callable[[], None] = lambda: None
         self._listen = listen
-        self._tls = tls
-        self._listener: Listener | None = None
+        self._is_listening = False
+        # Workers of this node, and members, do not wait behind strangers.
+        self._turns = {
+            Purpose.INTRODUCE: Turns(INTRODUCTIONS_PER_S),
+            Purpose.LEADERS: Turns(),
+            Purpose.MEMBERSHIP: Turns(INTRODUCTIONS_PER_S),
+        }
         self._asking = 0
+        self._callers = RareLog(_log, LINES_AT_ONCE)
         self._said: set[str] = set()
+
+    @property
+    def port(self) -> int:
+        """The port, once it listens."""
+        return self.listener.port
 
     async def start(self) -> None:
         """Listen; starting again does nothing."""
-        if self._listener is not None:
+        if self._is_listening:
             return
-        listener = Listener(self._listen, self._tls, self._answer)
         try:
-            await listener.start()
+            await self.listener.start()
         except OSError as error:
             raise ConfigError(
                 f"cannot listen for other nodes on {self._listen}: another process does, or it is "
                 f"not an address of this machine ({error.strerror or error}); change listen.peers"
             ) from error
-        self.port, self._listener = listener.port, listener
+        self._is_listening = True
 
     async def stop(self) -> None:
         """End all connections and close the port."""
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            await listener.stop()
+        if self._is_listening:
+            self._is_listening = False
+            await self.listener.stop()
 
     # What callers ask
 
@@ -289,14 +333,21 @@ class PeerPort:
             if self.transport is not None:  # else this node is starting, and they come again
                 await self.transport.answer(purpose, connection)
             return
-        answer = self.introduce if purpose is Purpose.INTRODUCE else self.list_leaders
+        answer = {
+            Purpose.INTRODUCE: self.introduce,
+            Purpose.LEADERS: self.list_leaders,
+            Purpose.MEMBERSHIP: self.answer_member,
+        }[purpose]
         if self._asking >= ASKING_MAX:
-            _log.warning("turned %s away: %d others ask", connection.peer, self._asking)
+            self._callers.warn("turned %s away: %d others ask", connection.peer, self._asking)
             return
         self._asking += 1
+        turns = self._turns[purpose]
         try:
             while (question := await self._question(connection)) is not None:
-                reply = answer(question, connection.peer)
+                if not await connection.wait_unless_closed(turns.enter()):
+                    return
+                reply = answer(question, connection.peer, connection.certificate)
                 if reply is None:
                     return
                 await connection.write(reply)
@@ -310,16 +361,20 @@ class PeerPort:
         except TimeoutError:
             return None
 
-    def introduce(self, question: bytes, caller: str) -> bytes | None:
+    def introduce(
+        self, question: bytes, caller: str, certificate: Certificate | None
+    ) -> bytes | None:
         """Answer an introduction; None while this node has nothing to say of itself."""
         introducer = self.introducer
         if introducer is None:
             return None
         try:
             theirs = decode_introduction(question)
+            check_certificate(certificate, introducer.mine.cluster_name, theirs.node_name)
         except WireError as error:
-            self._say(f"refused an introduction from {caller}: {error}")
-            return encode_answer(introducer.mine, error)
+            shown = "" if certificate is None else f" (certificate: {certificate})"
+            self._say(f"refused an introduction from {caller}: {error}{shown}")
+            return encode_answer(introducer.mine if certificate is None else None, error)
         try:
             mine: Introduction = introducer.answer(theirs)
         except WireError as error:
@@ -328,7 +383,9 @@ class PeerPort:
         self.heard()
         return encode_answer(mine, None)
 
-    def list_leaders(self, question: bytes, caller: str) -> bytes | None:
+    def list_leaders(
+        self, question: bytes, caller: str, certificate: Certificate | None
+    ) -> bytes | None:
         """Answer a worker of the same node; None to anybody else."""
         message = peer_pb2.PeerLeadersRequest()
         introducer = self.introducer
@@ -337,15 +394,43 @@ class PeerPort:
         except DecodeError:
             self._say(f"{caller} asks who leads, in a way that cannot be read")
             return None
-        if introducer is None or message.node_id != introducer.mine.node_id.bytes:
+        mine = None if introducer is None else introducer.mine
+        if (
+            mine is None
+            or message.node_id != mine.node_id.bytes
+            or not (
+                certificate is None or certificate.names_node(mine.cluster_name, mine.node_name)
+            )
+        ):
             self._say(f"{caller} asks who leads, but is not of this node")
             return None
         return encode_leaders(self.leaders())
 
+    def answer_member(
+        self, question: bytes, caller: str, certificate: Certificate | None
+    ) -> bytes | None:
+        """Answer a node that asks whether it is a member; None to a stranger."""
+        message = peer_pb2.PeerMembershipRequest()
+        introducer = self.introducer
+        try:
+            message.ParseFromString(question)
+            node_id = UUID(bytes=message.node_id)
+            mine = None if introducer is None else introducer.mine
+            if mine is None or mine.cluster_id != UUID(bytes=message.cluster_id):
+                return None
+            check_certificate(certificate, mine.cluster_name, message.node_name)
+        except (DecodeError, ValueError, WireError) as error:
+            self._say(f"{caller} asks whether it is a member, and gets no answer: {error}")
+            return None
+        return bytes(self.describe_membership(node_id).SerializeToString())
+
     def _say(self, text: str) -> None:
-        if text not in self._said and len(self._said) < REFUSALS_SAID_MAX:
-            self._said.add(text)
-            _log.warning("%s", text)
+        if text in self._said:
+            return
+        if len(self._said) >= REFUSALS_SAID_MAX:
+            self._said.clear()  # or strangers could use up what may ever be said
+        self._said.add(text)
+        self._callers.warn("%s", text)
 
 
 def encode_leaders(leaders: Mapping[int, LeaderView]) -> bytes:
@@ -379,19 +464,20 @@ def decode_leaders(data: bytes) -> dict[int, LeaderView]:
 
 async def watch_siblings(
     addresses: Mapping[int, str],
-    node_id: UUID,
+    node: Identity,
     tls: ssl.SSLContext | None,
     learn: Callable[[Mapping[int, LeaderView]], None],
     period_s: float,
 ) -> None:
     """Ask the other workers of this node again and again who leads their shards."""
-    question = bytes(peer_pb2.PeerLeadersRequest(node_id=node_id.bytes).SerializeToString())
+    question = bytes(peer_pb2.PeerLeadersRequest(node_id=node.node_id.bytes).SerializeToString())
 
     async def ask(address: str) -> None:
         """Ask one of them until it does not answer; always raises."""
         async with asyncio.timeout(2 * period_s) as limit:
             connection = await connect(address, Purpose.LEADERS, tls)
             try:
+                check_certificate(connection.certificate, node.cluster_name, node.node_name)
                 while True:
                     await connection.write(question)
                     answer = await connection.read()

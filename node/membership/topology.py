@@ -2,7 +2,7 @@
 
 Nothing is stored that somebody else knows better. Leaders are asked of the shards here at the
 moment of the question; names and endpoints of other nodes come with their last hello. Only what
-other workers of this node serve has to be told (``learn``), since their groups live elsewhere.
+other workers of this node serve is learned from them (``learn``).
 
 What it says may be out of date by the time it is used: a wrong leader costs a forwarded request
 and is no error.
@@ -49,7 +49,7 @@ class LiveTopology:
         self._self = node
         self._peers: Callable[[], Iterable[NodeView]] = lambda: ()
         self._local: Callable[[int], LeaderView | None] = lambda _shard: None
-        self._told: dict[int, LeaderView] = {}
+        self._received: dict[int, LeaderView] = {}
 
     def found(self, cluster_id: UUID, topology: Topology) -> None:
         """Take what is fixed when a cluster is founded."""
@@ -70,17 +70,17 @@ class LiveTopology:
         """Take what another worker of this node says of its shards."""
         for shard, view in leaders.items():
             if 0 <= shard < self.shards and not self.is_local(shard):
-                known = self._told.get(shard)
+                known = self._received.get(shard)
                 if known is None or view.term >= known.term:
-                    self._told[shard] = view
+                    self._received[shard] = view
 
-    def worker_of(self, shard: int) -> int:
+    def find_worker(self, shard: int) -> int:
         """Return which worker of every node serves a shard."""
         return shard % self.workers
 
     def is_local(self, shard: int) -> bool:
         """Tell whether this process holds a replica of a shard."""
-        return self.worker_of(shard) == self.worker
+        return self.find_worker(shard) == self.worker
 
     def nodes(self) -> list[NodeView]:
         """Return all nodes, this one first."""
@@ -92,12 +92,12 @@ class LiveTopology:
 
     def leader(self, shard: int) -> LeaderView:
         """Return who leads a shard; its ``leader_id`` is None while nobody is known to."""
-        view = self._local(shard) if self.is_local(shard) else self._told.get(shard)
+        view = self._local(shard) if self.is_local(shard) else self._received.get(shard)
         return view or LeaderView(None, 0)
 
     def endpoint(self, shard: int, node_id: UUID) -> str | None:
         """Return where a node serves a shard."""
-        node, worker = self.node(node_id), self.worker_of(shard)
+        node, worker = self.node(node_id), self.find_worker(shard)
         return node.endpoints[worker] if node and worker < len(node.endpoints) else None
 
     def leader_endpoint(self, shard: int) -> str | None:

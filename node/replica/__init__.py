@@ -2,7 +2,7 @@
 
 * ``shard``: the replica itself: messages and requests in, results and jobs out.
 * ``driver``: runs shards on the event loop, with threads for what blocks.
-* ``requests``: merges requests into proposals and completes them.
+* ``requests``: group commit: merges, bounds, expires and answers requests.
 * ``stale_reads``: reads that any replica answers from its own state.
 * ``shipping``: what replicas exchange beside Raft's messages; ``sender`` answers fetches,
   ``receiver`` takes a leader's snapshot and log over, ``repair`` replaces damaged segments.

@@ -1,10 +1,11 @@
-"""A future that continues whoever waits for it in the very call that ends it.
+"""A future whose waiter continues in the very call that ends it.
 
 asyncio continues a waiter one turn of the loop later, in a task. A unary call needs neither: its
 exchange (node/edge/exchange.py) steps it by hand, and the answers of a whole group leave in the
-turn in which its sync came back. Everybody else waits for it as for any future.
+turn in which its sync returned. Other code awaits it as any future.
 
-Who ends one must be ready for whatever its waiter does then, so nothing of its own is half done.
+The waiter may do anything in that call, so the code that ends a future must leave nothing half
+done before it.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ ResultT = TypeVar("ResultT")
 
 
 class DirectFuture(asyncio.Future[ResultT]):
-    """See the module's text. ``proceed`` is what continues the one who waits, if it is set."""
+    """See the module. ``proceed``, if it is set, continues the waiter."""
 
     proceed: Callable[[], None] | None = None
 
@@ -24,6 +25,13 @@ class DirectFuture(asyncio.Future[ResultT]):
         super().set_result(result)
         if self.proceed is not None:
             self.proceed()
+
+    def answer(self, result: ResultT) -> None:
+        """Set the result, unless the waiter has left."""
+        if not self.done():
+            super().set_result(result)
+            if self.proceed is not None:
+                self.proceed()
 
     def cancel(self, msg: Any | None = None) -> bool:
         """See ``asyncio.Future``."""

@@ -1,73 +1,45 @@
-"""One shard under an event loop: its passes, syncs and jobs, and the futures of its requests.
+"""The shards of one process under an event loop: passes, syncs, jobs, and futures for callers.
 
 All work of a shard happens in passes on the loop. What arrives between two passes (messages,
-proposals, reads) waits in plain lists, and one pass hands it over in tight loops: many proposals
-become one group, many reads one round, and many messages cost one tick and at most one sync. An
-fdatasync runs on the shard's own thread; while it runs, the next group fills.
+requests, reads) waits, and one pass processes all of it: many requests become one group, many reads
+share one round, and many messages cost one tick and at most one sync. An fdatasync runs on the
+shard's own thread; while it runs, the next group fills.
 
-* Every proposal and read ends by its deadline, whatever the shard does. Outcomes are values.
-  ``Expired`` means that nothing was proposed; after that it is ``OutcomeUnknown``.
-* What is late, or whose caller has left, when its pass comes is not proposed, whoever it would
-  have been merged with.
-* Who shares a group or a round is answered at the end of a pass, when the next sync is on its way:
-  what callers do with their answers takes about as long, and both happen at the same time.
+* Requests and reads are merged, bounded and ended by their deadlines in the shard
+  (node/replica/requests.py, cluster/raft/reads.py). Here each has a future, which gets the outcome
+  as a value.
+* Outcomes are delivered at the end of a pass, after the next sync was started: what callers do with
+  them takes about as long as a sync, and so both happen at the same time.
 * A message with damaged groups changes nothing: it is refused, and the stream of its sender ends.
+* Ticks come at most a third of a heartbeat apart and never stop: elections, stepping down and
+  applying live in them.
+* Every request and read that was accepted is answered, at the latest when its shard is closed.
 
-Driver
-------
-The shards of one process under an event loop: who ticks them, and what happens when one fails.
-
-Ticks come at most a third of a heartbeat apart and never stop: elections, stepping down and
-applying live in them. Whatever raises in a pass, a timer or a thread ends ``run`` with that error,
-and with it the process: a replica that is unsure of itself must not go on.
+Failure: an error in a pass, a timer or a thread ends ``Driver.run`` with that error, and with it
+the process: a replica that is unsure of itself must not continue.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, ClassVar
 from uuid import UUID
 
-from onelog.cluster.errors import ClusterError, Expired, OutcomeUnknown, ProposalRefused
-from onelog.cluster.raft.membership import Membership
+from onelog.cluster.errors import ClusterError, ReplicaStopped
 from onelog.cluster.raft.messages import Ack, Append, Message
 from onelog.cluster.transport.wire import Reason, WireError
 from onelog.node.replica.direct_future import DirectFuture
 from onelog.node.replica.jobs import JobThread, ShipJob
-from onelog.node.replica.requests import Drafts, Durability, Outcome, refusal_of
+from onelog.node.replica.requests import Drafts, Durability, Outcome
 from onelog.node.replica.shard import Shard
 from onelog.node.replica.stale_reads import Level
 from onelog.node.replica.status import ShardStatus
-from onelog.ual.entry import HEADER_SIZE
 from onelog.ual.jobs import ManifestJob, SealJob, SyncJob
-
-# Requests that were handed in and have no outcome yet, for each shard.
-REQUESTS_MAX = 65_536
 
 
 class Stopping(ClusterError):
     """This node is shutting down; nothing was proposed."""
 
     reason: ClassVar[str] = "STOPPING"
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    drafts: Drafts
-    size: int
-    deadline_s: float
-    durability: Durability
-    future: DirectFuture[Outcome]
-
-
-@dataclass(slots=True, eq=False)
-class _Batch:
-    """Requests of one pass that were proposed together."""
-
-    requests: list[_Request]
-    deadline_s_min: float
-    deadline_s_max: float
 
 
 class ShardDriver:
@@ -91,10 +63,10 @@ class ShardDriver:
         self._loop = asyncio.get_running_loop()
         self.syncs: JobThread[SyncJob] = JobThread(f"sync-{number}", fail)
         self._seals = seals
-        # Of its own: a snapshot may take long to load, and other shards are asked for theirs.
+        # One for each shard: a snapshot may take long to load, and others have theirs to send.
         self.ships: JobThread[ShipJob] = JobThread(f"ship-{number}", fail)
         self._membership = shard.member.membership
-        self.on_members: Callable[[], None] = lambda: None  # they have changed
+        self.on_members: Callable[[], None] = lambda: None  # called when they have changed
         self._is_sealing = False
         self._recording = asyncio.Lock()
         self._scheduled = False
@@ -102,22 +74,18 @@ class ShardDriver:
         self._stopping = False
         self._closed = False
         self._inbox: list[tuple[UUID, Message]] = []
-        self._proposals: list[_Request] = []
-        self._batches: set[_Batch] = set()
-        self._reads: list[tuple[float, DirectFuture[ClusterError | None]]] = []
-        self._asked: list[tuple[float, DirectFuture[ClusterError | None]]] = []
-        self._answers: deque[tuple[DirectFuture[Any], Any]] = deque()
-        # What every read gets that may look at once: most gets of a leader that is alone.
+        self._has_queued = False  # requests or reads, since the last pass
+        # The answer to every read that needs no waiting: most gets of a leader that is alone.
         self._now: DirectFuture[ClusterError | None] = DirectFuture(loop=self._loop)
         self._now.set_result(None)
-        self._waiting = 0
+        self._idle: asyncio.Future[None] = self._loop.create_future()  # see ``refuse_new``
 
     # What the node calls
 
     @property
     def waiting(self) -> int:
-        """How many requests have no outcome yet."""
-        return self._waiting
+        """The number of requests that have no outcome yet."""
+        return self.shard.requests.count
 
     def propose(
         self, drafts: Drafts, deadline_s: float, durability: Durability = Durability.SYNC
@@ -129,19 +97,15 @@ class ShardDriver:
         ``Received`` for all of them (node/replica/requests.py).
         """
         future: DirectFuture[Outcome] = DirectFuture(loop=self._loop)
-        # Here, before it is merged with others that are not to blame.
-        if durability is Durability.ASYNC and (refusal := refusal_of(drafts)):
-            future.set_result(refusal)
-        elif self._stopping:
+        if self._stopping:
             future.set_result(Stopping("this node is shutting down"))
-        elif self._waiting >= REQUESTS_MAX:
-            future.set_result(ProposalRefused(f"{REQUESTS_MAX} requests are waiting"))
-        else:
-            size = HEADER_SIZE * len(drafts)
-            for _, payload, _ in drafts:
-                size += len(payload)
-            self._waiting += 1
-            self._proposals.append(_Request(drafts, size, deadline_s, durability, future))
+            return future
+        try:
+            self.shard.propose(drafts, deadline_s, future.answer, durability, future.done)
+        except ReplicaStopped as error:  # the process is about to end
+            future.set_result(error)
+        if not future.done():
+            self._has_queued = True
             self._schedule()
         return future
 
@@ -155,80 +119,47 @@ class ShardDriver:
     ) -> DirectFuture[ClusterError | None]:
         """Return a future that is None when a read of this level may look at the projections.
 
-        Whoever waits for it looks in the same step of the loop in which it goes on. A read that
-        needs no round (cluster/raft/reads.py) and waits for no index has its answer when this
-        returns.
+        Its awaiter reads them in the same step of the loop in which it continues. A read that needs
+        no round (cluster/raft/reads.py) and waits for no index has its answer when this returns.
         """
-        is_apart = min_index or level is Level.STALE
-        if not is_apart and not self._stopping and self.shard.may_look(level):
+        is_at_leader = not min_index and level is not Level.STALE
+        if is_at_leader and not self._stopping and self.shard.may_look(level):
             return self._now
         future: DirectFuture[ClusterError | None] = DirectFuture(loop=self._loop)
         if self._stopping:
             future.set_result(Stopping("this node is shutting down"))
-        elif is_apart:
-            self._read_apart(future, deadline_s, level, max_staleness_s, min_index)
-        else:
-            self._reads.append((deadline_s, future))
-            self._schedule()
-        return future
-
-    def change_membership(
-        self, membership: Membership, deadline_s: float
-    ) -> "asyncio.Future[Outcome]":
-        """As leader, change the members of the group; the future gets the outcome."""
-        future: asyncio.Future[Outcome] = self._loop.create_future()
-
-        def answer(outcome: Outcome) -> None:
-            if not future.done():
-                future.set_result(outcome)
-
-        self.shard.change_membership(membership, deadline_s, answer)
-        self._schedule()
-        return future
-
-    def _read_apart(
-        self,
-        future: DirectFuture[ClusterError | None],
-        deadline_s: float,
-        level: Level,
-        max_staleness_s: float | None,
-        min_index: int,
-    ) -> None:
-        """Hand in a read that shares nothing with others."""
-
-        def answer(error: ClusterError | None) -> None:
-            if not future.done():
-                future.set_result(error)
-
+            return future
         try:
             self.shard.read(
-                answer,
+                future.answer,
                 level=level,
                 max_staleness_s=max_staleness_s,
                 min_index=min_index,
                 deadline_s=deadline_s,
             )
-        except ClusterError as error:  # the replica has stopped, and soon the process will
-            answer(error)
+        except ReplicaStopped as error:  # the process is about to end
+            future.set_result(error)
         if not future.done():
-            self._asked.append((deadline_s, future))
+            self._has_queued = True
+            self._schedule()
+        return future
 
     def status(self) -> ShardStatus:
-        """Return what the shard says about itself."""
+        """Return the status of the shard."""
         return self.shard.status()
 
     def deliver(self, sender: UUID, message: Message) -> None:
-        """Take a message of a peer."""
+        """Queue a message of a peer for the next pass."""
         self._inbox.append((sender, message))
         self._schedule()
 
     # Passes
 
     def tick(self) -> None:
-        """Let time pass.
+        """Run a pass that ticks, for what time brings.
 
-        Other passes tick only where something is to be committed or applied: of what is done for a
-        group, ticks that had nothing to do were a fifth.
+        Other passes tick only if something is to be committed or applied: ticks without anything to
+        do were a fifth of the work for a group.
         """
         self._is_tick_due = True
         self.run_pass()
@@ -239,7 +170,7 @@ class ShardDriver:
             self._loop.call_soon(self.run_pass)
 
     def run_pass(self) -> None:
-        """Hand over what has come since the last pass."""
+        """Process what has come since the last pass."""
         self._scheduled = False
         if self._closed:
             return  # scheduled before the end
@@ -247,116 +178,42 @@ class ShardDriver:
         try:
             shard = self.shard
             if self._inbox:
-                self._hand_in_messages()
-            if self._proposals:
-                self._hand_in_proposals()
-            if self._reads:
-                self._hand_in_reads()
+                self._process_messages()
+            if self._has_queued:
+                self._has_queued = False
+                shard.start_waiting()
             if self._is_tick_due or shard.is_due:
                 self._is_tick_due = False
                 shard.tick()
+                self._begin_ship()
+                # A tick applies for a bounded time only: let others run, then continue.
+                if shard.is_due:
+                    self._schedule()
             self._begin_sync()
-            self._begin_ship()
             if shard.member.membership is not self._membership:
                 self._membership = shard.member.membership
                 self.on_members()
-            # A tick applies for a bounded time only; let others run, then go on.
-            if shard.is_due:
-                self._schedule()
         except BaseException as error:  # noqa: BLE001 - the root of a callback
             self._fail(error)
-        self._answer()
+        self._deliver()
 
-    def _hand_in_messages(self) -> None:
+    def _process_messages(self) -> None:
         inbox, self._inbox = self._inbox, []
         on_message, member = self.shard.on_message, self.shard.member
         for sender, message in inbox:
             damaged = member.damaged_messages
             on_message(sender, message)
-            # The usual ones have had their effect; what follows others may take a tick.
+            # The usual ones have had their effect; others may need a tick.
             self._is_tick_due = self._is_tick_due or not isinstance(message, Append | Ack)
             if member.damaged_messages != damaged:
                 self.bad_messages += 1
                 self._refuse(sender, WireError(Reason.BAD_GROUP, member.refusal))
 
-    def _hand_in_proposals(self) -> None:
-        """Merge the requests into as few as the limits of a group allow: a shard counts those.
-
-        A merged request has one durability; several of them may still share a group. Its deadline
-        is the latest of all, so those that are late by now are left out here.
-        """
-        requests, self._proposals = self._proposals, []
-        config, now_s = self.shard.config, self.shard.clock.now_s()
-        bytes_max, entries_max = config.group_bytes_max, config.group_entries_max
-        merged: list[_Request] = []
-        size = entries = 0
-        for request in requests:
-            if request.deadline_s <= now_s or request.future.done():
-                self._leave_out(request)
-                continue
-            count = len(request.drafts)
-            if merged and (
-                size + request.size > bytes_max
-                or entries + count > entries_max
-                or request.durability is not merged[0].durability
-            ):
-                self._hand_in(merged)
-                merged, size, entries = [], 0, 0
-            merged.append(request)
-            size += request.size
-            entries += count
-        if merged:
-            self._hand_in(merged)
-
-    def _leave_out(self, request: _Request) -> None:
-        """End a request that is late, or cancelled, without a trace in the log."""
-        self._waiting -= 1
-        expired = Expired("the deadline passed before it was proposed")
-        self._answers.append((request.future, expired))
-
-    def _hand_in(self, requests: list[_Request]) -> None:
-        deadlines = [request.deadline_s for request in requests]
-        batch = _Batch(requests, min(deadlines), max(deadlines))
-        drafts: list[tuple[int, bytes, int]] = []
-        for request in requests:
-            drafts += request.drafts
-        self._batches.add(batch)
-        self.shard.propose(
-            drafts,
-            batch.deadline_s_max,
-            lambda outcome: self._finish(batch, outcome),
-            durability=requests[0].durability,
-        )
-
-    def _finish(self, batch: _Batch, outcome: Outcome) -> None:
-        """Give each request of a batch its part of the outcome."""
-        self._batches.discard(batch)
-        self._waiting -= len(batch.requests)
-        if isinstance(outcome, ClusterError):
-            self._answers.extend((request.future, outcome) for request in batch.requests)
-            return
-        at = 0
-        for request in batch.requests:
-            count = len(request.drafts)
-            self._answers.append((request.future, outcome.part(at, count)))
-            at += count
-
-    def _hand_in_reads(self) -> None:
-        reads, self._reads = self._reads, []
-        self._asked += reads
-
-        def answer(error: ClusterError | None) -> None:
-            self._answers.extend((future, error) for _, future in reads)
-
-        self.shard.read(answer)
-
-    def _answer(self) -> None:
-        """Continue those whose outcome is there."""
-        answers = self._answers
-        while answers:
-            future, outcome = answers.popleft()
-            if not future.done():
-                future.set_result(outcome)
+    def _deliver(self) -> None:
+        """Answer everything whose outcome is known."""
+        self.shard.deliver()
+        if self._stopping and not self.shard.requests.count and not self._idle.done():
+            self._idle.set_result(None)
 
     def _begin_sync(self) -> None:
         job = self.shard.sync_begin()
@@ -364,18 +221,18 @@ class ShardDriver:
             self.syncs.run(job, self._synced)
 
     def _synced(self, job: SyncJob) -> None:
-        """Take a sync back from its thread."""
+        """Process a sync that its thread has run."""
         if self._closed:
             return
         try:
             self.shard.on_synced(job)
             self._begin_sync()
             if self.shard.member.is_due:
-                self._is_tick_due = True  # behind the ack, which leaves before the next pass
+                self._is_tick_due = True  # after the ack, which leaves before the next pass
                 self._schedule()
         except BaseException as error:  # noqa: BLE001 - the root of a callback
             self._fail(error)
-        self._answer()
+        self._deliver()
 
     def _begin_ship(self) -> None:
         job = self.shard.ship_begin()
@@ -383,7 +240,9 @@ class ShardDriver:
             self.ships.run(job, self._shipped)
 
     def _shipped(self, job: ShipJob) -> None:
-        """Take a step of a transfer back from its thread."""
+        """Process a step of a transfer that its thread has run."""
+        if self._closed:
+            return
         try:
             self.shard.on_shipped(job)
             self._begin_ship()
@@ -393,7 +252,7 @@ class ShardDriver:
             self._fail(error)
 
     def begin_seal(self) -> None:
-        """Let a closed segment be sealed, if there is one and none is on its way."""
+        """Start to seal a closed segment, if there is one and none is being sealed."""
         if self._is_sealing or self._stopping:
             return
         job = self.shard.seal_begin()
@@ -414,10 +273,10 @@ class ShardDriver:
             self._fail(error)
 
     async def record(self, begin: Callable[[], ManifestJob | None]) -> ManifestJob | None:
-        """Change MANIFEST while the shard goes on: a slow disk must not keep its heartbeats back.
+        """Change MANIFEST while the shard continues: a slow disk must not delay its heartbeats.
 
-        One change after the other; the next one's ``begin`` finds the last one done. Who leaves
-        meanwhile leaves a change that the log settles.
+        Changes run one after the other, and ``begin`` is called when the last one is done. If the
+        caller is cancelled meanwhile, the log settles the change.
         """
         async with self._recording:
             job = begin()
@@ -426,54 +285,30 @@ class ShardDriver:
                 self.shard.log.manifest_file.finish(job)
             return job
 
-    # Deadlines
-
-    def expire(self) -> None:
-        """End what has waited for too long."""
-        now_s = self.shard.clock.now_s()
-        unknown = OutcomeUnknown("no outcome by its deadline")
-        for batch in self._batches:
-            if batch.deadline_s_min <= now_s:
-                late = [r for r in batch.requests if r.deadline_s <= now_s]
-                self._answers.extend((request.future, unknown) for request in late)
-                waiting = [r.deadline_s for r in batch.requests if r.deadline_s > now_s]
-                batch.deadline_s_min = min(waiting, default=float("inf"))
-        self._asked = [each for each in self._asked if not each[1].done()]
-        expired = Expired("the read could not be answered by its deadline")
-        self._answers.extend(
-            (future, expired) for until_s, future in self._asked if until_s <= now_s
-        )
-        self._answer()
-
     # The end
 
-    def refuse_new(self) -> list[DirectFuture[Outcome]]:
-        """Take no more requests; return those that are under way."""
+    def refuse_new(self) -> "asyncio.Future[None]":
+        """Refuse new requests; the future is done when those under way have their outcome."""
         self._stopping = True
-        under_way = [request.future for batch in self._batches for request in batch.requests]
-        return under_way + [request.future for request in self._proposals]
+        if not self.shard.requests.count and not self._idle.done():
+            self._idle.set_result(None)
+        return self._idle
 
     def close(self) -> None:
-        """Let the thread end and close the log; blocks for a sync.
+        """Stop the threads, answer everything that waits and close the log; blocks for a sync.
 
         Messages of peers and jobs that were on their way may still arrive; they change nothing.
         """
-        self._closed = True
+        self._stopping = self._closed = True
         self.syncs.stop()
         self.ships.stop(waits=False)  # it writes nothing but temporary files
-        for batch in list(self._batches):
-            self._finish(batch, OutcomeUnknown("this node has shut down"))
-        self._answer()
-        for _, future in self._asked + self._reads:
-            if not future.done():
-                future.set_result(Stopping("this node has shut down"))
+        self.shard.refuse_all(Stopping("this node has shut down"))
+        self._deliver()
         self.shard.log.close()
 
 
-# Driver
-
 TICKS_PER_HEARTBEAT = 4
-# How often somebody looks for segments to seal.
+# How often the driver looks for segments to seal.
 SEAL_PERIOD_S = 1.0
 
 
@@ -485,14 +320,14 @@ class Driver:
         self._refuse = refuse or (lambda _sender, _error: None)
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Sealing reads and writes whole files: a sync must not wait behind it.
-        self._seals: JobThread[SealJob] = JobThread("seal", self._fail)
+        self._seals: JobThread[SealJob] = JobThread("seal", self.fail)
         self._stopped = asyncio.Event()
         self.tick_late_s_max = 0.0
 
     def add(self, number: int, shard: Shard) -> ShardDriver:
-        """Take a shard over."""
+        """Drive a shard from now on."""
         assert number not in self._shards, number
-        driver = ShardDriver(number, shard, self._fail, self._refuse, self._seals)
+        driver = ShardDriver(number, shard, self.fail, self._refuse, self._seals)
         self._shards[number] = driver
         return driver
 
@@ -500,7 +335,7 @@ class Driver:
         return self._shards[number]
 
     def deliver(self, sender: UUID, messages: list[tuple[int, Message]]) -> None:
-        """Take messages of a peer; those of shards that are not here are dropped."""
+        """Pass messages of a peer to their shards; drop those of shards that are not here."""
         shards = self._shards
         for number, message in messages:
             driver = shards.get(number)
@@ -524,12 +359,12 @@ class Driver:
                 task.cancel()
             await asyncio.gather(ticking, stopped, return_exceptions=True)
             if self._failure.done() and not self._failure.cancelled():
-                self._failure.exception()  # or asyncio complains that nobody looked at it
+                self._failure.exception()  # or asyncio reports that it was never retrieved
 
     async def stop(self, grace_s: float = 2.0) -> None:
         """Refuse what is new, wait for what is under way, close; ``run`` returns."""
         drivers = list(self._shards.values())
-        under_way = [future for driver in drivers for future in driver.refuse_new()]
+        under_way = [driver.refuse_new() for driver in drivers]
         if under_way:
             await asyncio.wait(under_way, timeout=grace_s)
         self._stopped.set()
@@ -537,7 +372,8 @@ class Driver:
         for driver in drivers:
             driver.close()
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """End ``run`` with this error."""
         if not self._failure.done():
             self._failure.set_exception(error)
 
@@ -557,7 +393,6 @@ class Driver:
             self.tick_late_s_max = max(self.tick_late_s_max, now_s - due_s)
             for driver in self._shards.values():
                 driver.tick()
-                driver.expire()
                 if now_s >= seal_s:
                     driver.begin_seal()
             if now_s >= seal_s:
@@ -579,8 +414,8 @@ def run_until_complete(main: Coroutine[Any, Any, None]) -> None:
 
 
 async def own_task() -> None:
-    """Continue in a task, where ``asyncio.timeout`` and the like may be used.
+    """Continue in a task of one's own, where ``asyncio.timeout`` and the like may be used.
 
-    A current task proves nothing: it may be that of a tick, which has brought an outcome.
+    That there is a current task proves nothing: it may be that of a tick that brought an outcome.
     """
     await asyncio.sleep(0)

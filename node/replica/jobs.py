@@ -61,7 +61,7 @@ class JobThread(Generic[JobType]):
         self.count = 0
         self.busy_s = 0.0
         self.last_s = 0.0  # how long the last one took
-        # Told how long each job took, on this thread.
+        # Called on this thread with the duration of each job.
         self.observe: Callable[[float], None] | None = None
         self._fail = fail
         self._loop = asyncio.get_running_loop()

@@ -1,19 +1,19 @@
-"""Taking a snapshot and the log below it from the leader, and putting them in the place of ours.
+"""Fetches a snapshot and the log below it from the leader, to replace the state and log here.
 
-One transfer at a time: the snapshot is fetched, verified and loaded into a fresh state, then the
-entries up to it piece by piece. All of it waits under temporary names. When everything is there and
-good, the install is one write of MANIFEST (ual/install.py), on the loop, and Raft goes on behind
-it. Invariants:
+There is one transfer at a time. The snapshot is fetched, verified and loaded into a fresh state,
+then the entries up to it, piece by piece, all under temporary names. When everything is there and
+verified, the install is one write of MANIFEST (ual/install.py), on the loop, and Raft continues
+after the snapshot. Invariants:
 
-* Nothing is replaced before everything was verified: checksums, the sequence of indexes, groups,
-  terms and times, and that the loaded state has the hash that the leader's had.
-* What is applied here by then, or in the log under the same term, is not replaced: the transfer was
-  not needed, and is forgotten.
-* Own sealed segments stay up to the first that is damaged, if what comes follows them. Unsealed
-  ones go: their entries come with the rest, with their streams and voids.
-* Whatever fails, the replica stays what it was, and tries again after a pause.
+* Nothing is replaced before everything is verified: checksums, the sequence of indexes, groups,
+  terms and times, and that the loaded state has the same hash as the leader's.
+* If the snapshot's last entry is applied here by then, or in the log under the same term, nothing
+  is replaced: the transfer was not needed and is dropped.
+* Sealed segments here are kept up to the first damaged one, if the received entries follow them.
+  Unsealed ones are dropped: their entries are received again, with their streams and voids.
+* After any failure the replica is as it was before, and tries again after a pause.
 
-Files are written, read and verified in jobs, one at a time; the loop only asks and counts.
+Files are written, read and verified in jobs, one at a time; the loop only sends fetches and counts.
 """
 
 from collections.abc import Callable
@@ -56,8 +56,8 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ReceivingStatus:
-    """What an operator sees of a transfer."""
+class ReceiverStatus:
+    """A transfer, as operators see it."""
 
     source: UUID
     index: int
@@ -68,7 +68,7 @@ class ReceivingStatus:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedState:
-    """A snapshot that is durable under its name, and the state that came out of it."""
+    """A snapshot that is durable under its name, and the state that was loaded from it."""
 
     record: SnapshotRecord
     header: SnapshotHeader
@@ -93,13 +93,13 @@ class Receipt:
     received: list[SegmentHeader] = field(default_factory=list)
     file: File | None = None
     writes: list[tuple[int, bytes]] = field(default_factory=list)
-    name: str = ""  # of the snapshot in the end
+    name: str = ""  # the final one of the snapshot
     is_working: bool = False
     pieces_bytes: int = 0  # of the pieces that are complete
 
 
-class Receiving:
-    """See the module's text."""
+class Receiver:
+    """See the module."""
 
     def __init__(
         self,
@@ -132,32 +132,30 @@ class Receiving:
         return self.current is not None and self.current.phase is Phase.READY
 
     @property
-    def status(self) -> ReceivingStatus | None:
-        """What an operator sees, while something is under way."""
+    def status(self) -> ReceiverStatus | None:
+        """The transfer under way, if there is one, as operators see it."""
         receipt = self.current
         if receipt is None:
             return None
         done = receipt.pieces_bytes + receipt.fetch.received_bytes
         total = max(receipt.offer.size + receipt.offer.log_bytes, done)
-        return ReceivingStatus(
-            receipt.source, receipt.offer.index, receipt.phase.value, done, total
-        )
+        return ReceiverStatus(receipt.source, receipt.offer.index, receipt.phase.value, done, total)
 
     def offered(self, source: UUID, offer: Offer, term: int) -> None:
-        """Begin to fetch what a leader offers, or go on."""
+        """Begin to fetch what a leader offers, or continue."""
         receipt = self.current
         if receipt is not None:
             ours = receipt.offer
             receipt_facts = (ours.index, ours.snapshot_term, ours.size, ours.state_hash)
             if receipt_facts == (offer.index, offer.snapshot_term, offer.size, offer.state_hash):
-                # The newest offer is the one that is confirmed in the end.
+                # The install confirms the newest offer.
                 receipt.source, receipt.offer = source, offer
                 return
             self.give_up("another snapshot is offered")
             return
         if self._now_s() < self._pause_until_s or self._garbage:
             return
-        # What is damaged comes anew, with all that follows it.
+        # A damaged segment is fetched again, with everything after it.
         segments = self._log.segments.segments
         missing = next(each for each in segments if not isinstance(each, SealedSegment))
         wanted = Wanted(True, offer.index, offer.index, offer.proposal)
@@ -173,7 +171,7 @@ class Receiving:
         self.advance(term)
 
     def on_chunk(self, sender: UUID, chunk: Chunk) -> bool:
-        """Take some bytes; tell whether they were wanted."""
+        """Keep the bytes of a chunk; return whether they were wanted."""
         receipt = self.current
         if receipt is None or sender != receipt.source or not receipt.fetch.is_for(chunk):
             return False
@@ -191,7 +189,7 @@ class Receiving:
         return True
 
     def on_unavailable(self, sender: UUID, answer: Unavailable) -> bool:
-        """Give up what the leader cannot give; tell whether it was about this."""
+        """Give up if the leader cannot send this; return whether it answered this transfer."""
         receipt = self.current
         if receipt is None or sender != receipt.source:
             return False
@@ -202,13 +200,13 @@ class Receiving:
         return True
 
     def advance(self, term: int) -> None:
-        """Ask for what is due, and give up what makes no progress."""
+        """Send the fetches that are due; give up if there is no progress."""
         receipt = self.current
         if receipt is None or receipt.phase is Phase.READY:
             return
         now_s = self._now_s()
         if receipt.fetch.is_complete or receipt.is_working:
-            receipt.fetch.last_s = now_s  # it is this side that takes its time
+            receipt.fetch.last_s = now_s  # the delay is on this side
         if now_s - receipt.fetch.last_s > self._config.give_up_s:
             self.give_up("no bytes for too long")
             return
@@ -216,7 +214,7 @@ class Receiving:
             self._send(receipt.source, fetch)
 
     def give_up(self, why: str) -> None:
-        """Forget the transfer; its files go before the next one begins."""
+        """Drop the transfer; its files are removed before the next one begins."""
         receipt = self.current
         assert receipt is not None
         self.current = None
@@ -224,7 +222,7 @@ class Receiving:
         self.failures += 1
         self._pause_until_s = self._now_s() + self._config.pause_s
         self._garbage = [self._piece_path(header.first_index) for header in receipt.received]
-        self._garbage.append(self._path_of(receipt))
+        self._garbage.append(self._find_path(receipt))
         self._garbage.append(self._paths.snapshots / receipt.name)
 
     def installed(self) -> None:
@@ -243,7 +241,7 @@ class Receiving:
         return new, loaded
 
     def next_job(self) -> ShipJob | None:
-        """Return what has to be done to files now; one job at a time."""
+        """Return the next job on files, if there is one and none runs."""
         receipt = self.current
         if receipt is None:
             return self._cleaning() if self._garbage else None
@@ -282,12 +280,12 @@ class Receiving:
                 if self._files.exists(path):
                     self._files.remove(path)
 
-        # What cannot be removed now is removed when the shard is opened, or written over.
+        # What cannot be removed now is overwritten, or removed when the shard is opened.
         return ShipJob(act, lambda _error: None)
 
     def _write(self, receipt: Receipt) -> Callable[[], None]:
         writes, receipt.writes = receipt.writes, []
-        path, size = self._path_of(receipt), receipt.fetch.size or 0
+        path, size = self._find_path(receipt), receipt.fetch.size or 0
         free_min = self._log.config.free_bytes_min
 
         def act() -> None:
@@ -303,9 +301,9 @@ class Receiving:
         return act
 
     def _loading(self, receipt: Receipt) -> ShipJob:
-        """Verify the snapshot, load it, and give it its name."""
+        """Return the job that verifies the snapshot, loads it and gives it its final name."""
         offer, files = receipt.offer, self._files
-        temporary = self._path_of(receipt)
+        temporary = self._find_path(receipt)
         name = receipt.name
         state_hash = f"{offer.state_hash:016x}"
         record = SnapshotRecord(name, offer.index, offer.snapshot_term, offer.size, state_hash)
@@ -337,8 +335,8 @@ class Receiving:
         return self._job(receipt, act, done)
 
     def _checking(self, receipt: Receipt) -> ShipJob:
-        """Verify a piece as a sealed file, and that it goes on where the one before ended."""
-        files, path = self._files, self._path_of(receipt)
+        """Return the job that verifies a piece as a sealed file; it must follow the last piece."""
+        files, path = self._files, self._find_path(receipt)
         found: list[tuple[Part, SegmentHeader]] = []
 
         def act() -> None:
@@ -365,13 +363,13 @@ class Receiving:
         return self._job(receipt, act, done)
 
     def _add(self, receipt: Receipt, part: Part, header: SegmentHeader) -> str | None:
-        """Take a verified piece over, or return why it does not belong here."""
+        """Add a verified piece to the transfer, or return why it does not belong there."""
         fetch, offer, loaded = receipt.fetch, receipt.offer, receipt.loaded
         assert loaded is not None
         if (part.first_index, part.last_index) != (fetch.piece_first, fetch.piece_last):
             return f"announced as {fetch.piece_first} to {fetch.piece_last}"
         if part.first_index > receipt.next_index:
-            # The leader does not keep what is between, so nothing before that is needed.
+            # The leader has dropped the entries in between, so nothing before them is needed.
             receipt.keep_through, receipt.received = 0, []
             receipt.next_proposal = None
         elif part.first_index < receipt.next_index:
@@ -402,7 +400,7 @@ class Receiving:
     # Inside
 
     def _refuse(self, receipt: Receipt, why: str) -> None:
-        """Give up because of what the leader sent, and tell it: its disk may be failing."""
+        """Give up because of what the leader sent, and report it: its disk may be failing."""
         wanted = receipt.fetch.wanted
         place = (wanted.is_snapshot, wanted.first_index, wanted.last_index)
         self._send(receipt.source, Unavailable(receipt.offer.term, *place, why))
@@ -423,8 +421,8 @@ class Receiving:
     def _piece_path(self, first_index: int) -> Path:
         return self._paths.segments / received_name(first_index)
 
-    def _path_of(self, receipt: Receipt) -> Path:
-        """Where the piece is written that is being fetched."""
+    def _find_path(self, receipt: Receipt) -> Path:
+        """Return where the piece that is being fetched is written."""
         if receipt.phase is Phase.SNAPSHOT:
             name = temporary_name(snapshot_name(receipt.offer.index, 0))
             return self._paths.snapshots / name

@@ -1,26 +1,30 @@
-"""Finding sealed segments that have rotted, and replacing them by a peer's copy, while serving.
+"""Finds damaged sealed segments and replaces them by a peer's copy, while the replica serves.
 
-A segment is found damaged by whoever reads it, or by the scrub, which reads every sealed file again
-and again, a bounded number of bytes a second. From then on it is set aside: named in the status,
-and nothing of it is served (ual/segments/sealed.py). Its range is fetched from one member after
-the other, in that member's own pieces. They are verified one by one, against each other and against
-the neighbours, joined into one sealed file and renamed over the damaged one: a crash leaves the one
-or the other. Invariants:
+Damage is found by any read (``Shipping.tick`` takes what readers met), or by the scrub, which reads
+all sealed files over and over, at a bounded rate. A damaged segment is set aside: the status lists
+it, and of its file only entries whose own checksums hold are served (ual/segments/chain.py). A
+survey on a thread finds out which do not. Its range is fetched from one member after the other, in
+that member's own pieces. These are verified one by one, against each other and against the
+neighbours, joined into one sealed file and renamed over the damaged one: a crash leaves one or the
+other. Invariants:
 
 * Only applied entries are sealed, and those are the same on every replica. A peer may have dropped
-  some by compaction; then so does the copy, unless Raft still needs the range whole.
-* Applying goes on meanwhile: it never reads a sealed segment.
-* While no member can give the range, it stays named and ``is_alarming`` says so; every
-  ``give_up_s`` they are asked again.
-* A log is only cut at its start, and only where the state refers to nothing any more. So what one
-  member has dropped, nobody needs: the damage is no loss then, and keeps nobody from trimming or
-  from being sent the rest.
+  some by compaction; the copy then lacks them too, unless Raft still needs the range whole.
+* Applying continues meanwhile: it never reads a sealed segment.
+* While no member has the range, the damage stays listed as ``is_alarming``, and all members are
+  asked again every ``give_up_s``. New damage does not wait for that.
+* ``unreadable`` is what of the log cannot be read here now. It is a fact about this node's disk and
+  never a part of the state: a leader passes over such messages by naming their entries in the lease
+  (node/services/queue_operations.py), so apply does the same everywhere.
+* Entries are dropped only from the start of a log, and only if the state does not refer to them. So
+  nobody needs what a member has dropped: such damage is no loss, and prevents neither trimming nor
+  shipping the rest.
 """
 
 import errno
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -29,15 +33,18 @@ from crc32c import crc32c
 
 from onelog.cluster.config import ShippingConfig
 from onelog.cluster.raft.catch_up import ChunkOutcome, PieceFetch, Wanted
+from onelog.cluster.raft.member import LEADER
 from onelog.cluster.raft.messages import Chunk, Message, Unavailable
 from onelog.node.replica.jobs import ShipJob
-from onelog.ual.errors import CorruptFile, UalError
+from onelog.ual.entry import Unreadable
+from onelog.ual.errors import CorruptFile, EntriesDamaged, UalError
 from onelog.ual.files import File, Files, sync_new_name
 from onelog.ual.log import Log
 from onelog.ual.segments.check import check_sealed
 from onelog.ual.segments.exchange import Joined, join_pieces, write_joined
 from onelog.ual.segments.format import FOOTER_FILE_CRC_OFFSET, FOOTER_SIZE, compacting_name
 from onelog.ual.segments.sealed import DamagedSegment, SealedSegment
+from onelog.ual.segments.unsealed import UnsealedSegment
 
 if TYPE_CHECKING:
     from onelog.cluster.raft.member import RaftMember
@@ -46,9 +53,11 @@ _log = logging.getLogger("onelog.node.mending")
 
 SCRUB_STEP_BYTES = 1 << 20
 MENDED_KEPT = 16
-LOOK_S = 1.0
+SCRUB_SOON_S = 1.0
 # The pieces of a range are in memory until they are joined, as a segment is while it is sealed.
 RANGE_BYTES_MAX = 1 << 30
+# What is remembered of one segment; beyond it, everything up to the last one counts as unreadable.
+UNREADABLE_MAX = 256
 
 
 @dataclass(slots=True)
@@ -60,8 +69,19 @@ class Damage:
     last_index: int
     rule: str
     found_by: str
-    refusals: dict[UUID, str] = field(default_factory=dict)  # who cannot give it, and why
-    is_alarming: bool = False  # nobody can
+    refusals: dict[UUID, str] = field(default_factory=dict)  # why members have no copy
+    is_refused: bool = False  # all members were asked, and none has given a copy
+    is_alarming: bool = False  # likewise, and it is needed
+    retry_at_s: float = 0.0  # when members are asked, or asked again
+    # What of it cannot be read: what readers have met, until the survey has found all of it.
+    unreadable: tuple[Unreadable, ...] = ()
+    is_surveyed: bool = False
+
+    def describe(self) -> str:
+        """Return what is wrong and what is done about it, for people."""
+        where = "no member can give a copy" if self.is_refused else "being repaired"
+        entries = f"entries {self.first_index} to {self.last_index}"
+        return f"{self.path}, {entries}: {self.rule}; {where}"
 
 
 @dataclass(slots=True, eq=False)
@@ -73,8 +93,8 @@ class _Scrub:
 
 
 @dataclass(slots=True, eq=False)
-class _Repair:
-    """One attempt with one member."""
+class _Attempt:
+    """One attempt to get a copy from one member."""
 
     segment: DamagedSegment
     source: UUID
@@ -86,8 +106,8 @@ class _Repair:
     is_working: bool = False
 
 
-class Mending:
-    """See the module's text."""
+class Repair:
+    """See the module."""
 
     def __init__(
         self,
@@ -100,11 +120,16 @@ class Mending:
         now_s: Callable[[], float],
     ) -> None:
         self.damages: dict[int, Damage] = {}  # by first index
-        self.needless_before = 0  # a member has dropped everything below
+        self.needless_before = 0  # a member has dropped everything before this index
+        self.unreadable: tuple[Unreadable, ...] = ()  # of all damages, in order
+        # Called when ``unreadable`` may differ, or is not to be read soon any more.
+        self.listeners: list[Callable[[], None]] = []
+        self.met = 0  # how often a reader came upon damage
+        self.found = 0  # segments that were set aside
         self.repaired = 0
         self.mended: deque[Damage] = deque(maxlen=MENDED_KEPT)  # what was repaired last
         self.scrubbed_bytes = 0
-        self.scrubs = 0  # looks through all segments that are complete
+        self.scrubs = 0  # complete passes over all segments
         self._files = files
         self._shard = shard
         self._log = log
@@ -115,31 +140,122 @@ class Mending:
         self._scrub: _Scrub | None = None
         self._scrub_from = 0  # the next segment begins here or later
         self._scrub_at_s = now_s()
-        self._repair: _Repair | None = None
-        self._repair_at_s = now_s()
+        self._repair: _Attempt | None = None
+        self._surveying: Damage | None = None
         for segment in log.segments.segments:
             if isinstance(segment, DamagedSegment):
                 self._note(segment, "opening")
 
     # Finding
 
+    def take_met(self) -> None:
+        """Set aside what readers have met since the last time."""
+        met = self._log.segments.met
+        while met:
+            self.met += 1
+            self.note(met.popleft(), "reading")
+
     def note(self, error: CorruptFile, found_by: str) -> None:
-        """Set the segment aside whose file broke a rule; other files are none of this."""
+        """Set aside the sealed segment whose file is damaged.
+
+        One that is not sealed is listed only: what it is sealed from is read back and verified.
+        Errors of other files are ignored.
+        """
         for segment in self._log.segments.segments:
-            if isinstance(segment, SealedSegment) and str(segment.path) == error.path:
-                aside = DamagedSegment(segment.path, segment.header, error.rule, error.offset)
+            if str(segment.path) != error.path:
+                continue
+            if isinstance(segment, SealedSegment):
+                aside = DamagedSegment(
+                    segment.path, segment.header, error.rule, error.offset, segment
+                )
                 self._log.segments = self._log.segments.with_replaced(segment, aside)
                 self._note(aside, found_by)
+            elif isinstance(segment, UnsealedSegment) and segment.first_index not in self.damages:
+                self._note_unsealed(segment, error, found_by)
+            damage = self.damages.get(segment.first_index)
+            if isinstance(error, EntriesDamaged) and damage and not damage.is_surveyed:
+                entries = Unreadable(error.first_index, error.last_index)
+                self._note_unreadable(damage, {*damage.unreadable, entries})
 
     def _note(self, segment: DamagedSegment, found_by: str) -> None:
-        damage = Damage(
-            str(segment.path), segment.first_index, segment.last_index, segment.rule, found_by
-        )
-        self.damages[segment.first_index] = damage
+        first_index, last_index = segment.first_index, segment.last_index
+        damage = Damage(str(segment.path), first_index, last_index, segment.rule, found_by)
+        self.damages[first_index] = damage
+        self.found += 1
         _log.error("damaged: %s", damage)
+        if segment.opened is None:
+            damage.is_surveyed = True
+            self._note_unreadable(damage, [Unreadable(first_index, last_index)])
+
+    def _note_unsealed(self, segment: UnsealedSegment, error: CorruptFile, found_by: str) -> None:
+        damage = Damage(
+            str(segment.path), segment.first_index, segment.last_index, error.rule, found_by
+        )
+        damage.is_refused = damage.is_alarming = True
+        damage.retry_at_s = float("inf")
+        self.damages[segment.first_index] = damage
+        self.found += 1
+        _log.error("damaged, and not sealed yet: %s", damage)
+
+    def _note_unreadable(self, damage: Damage, entries: Collection[Unreadable]) -> None:
+        found = sorted(entries)
+        if len(found) > UNREADABLE_MAX:
+            rest = Unreadable(found[UNREADABLE_MAX - 1].first_index, found[-1].last_index)
+            found[UNREADABLE_MAX - 1 :] = [rest]
+        damage.unreadable = tuple(found)
+        self._changed()
+
+    def _changed(self) -> None:
+        """Tell those who pass over what cannot be read, or wait for it, that it is another."""
+        by_place = sorted(self.damages.items())
+        self.unreadable = tuple(each for _, damage in by_place for each in damage.unreadable)
+        self._tell()
+
+    def _tell(self) -> None:
+        for listener in self.listeners:
+            listener()
+
+    def holds(self, entries: Iterable[Unreadable]) -> bool:
+        """Tell whether some of these are in a segment that is damaged now."""
+        return any(self._find_damages(entries))
+
+    def is_pending(self, entries: Iterable[Unreadable]) -> bool:
+        """Tell whether some of these are in a damaged segment of which a copy may come soon."""
+        return any(not each.is_refused for each in self._find_damages(entries))
+
+    def _find_damages(self, entries: Iterable[Unreadable]) -> Iterator[Damage]:
+        for first, last in entries:
+            for damage in self.damages.values():
+                if first <= damage.last_index and last >= damage.first_index:
+                    yield damage
+
+    def _survey_job(self) -> ShipJob | None:
+        """Return the survey of a damaged segment that had none yet."""
+        if self._surveying is not None:
+            return None
+        for segment in self._log.segments.segments:
+            damage = self.damages.get(segment.first_index)
+            if damage and not damage.is_surveyed and isinstance(segment, DamagedSegment):
+                assert segment.opened is not None, "surveyed when it was noted"
+                return self._survey(damage, segment.opened)
+        return None
+
+    def _survey(self, damage: Damage, opened: SealedSegment) -> ShipJob:
+        """Return the job that finds out which entries of a damaged file cannot be read."""
+        self._surveying, found = damage, list[Unreadable]()
+
+        def done(error: Exception | None) -> None:
+            self._surveying, damage.is_surveyed = None, True
+            if isinstance(error, CorruptFile):  # of a table: no entry is found any more
+                found[:] = [Unreadable(damage.first_index, damage.last_index)]
+            if self.damages.get(damage.first_index) is damage:
+                self._note_unreadable(damage, found)
+                _log.error("unreadable in %s: %s", damage.path, list(map(tuple, found)))
+
+        return ShipJob(lambda: found.extend(opened.find_unreadable()), done)
 
     def _scrub_job(self) -> ShipJob | None:
-        """Return the next step of the scrub, if the time has come for it."""
+        """Return the next step of the scrub, if it is due."""
         now_s, config = self._now_s(), self._config
         if now_s < self._scrub_at_s:
             return None
@@ -175,11 +291,12 @@ class Mending:
     # Repair
 
     def advance(self) -> None:
-        """Ask for what is missing; try the next member where one does not answer."""
+        """Send the fetches that are due; try the next member if one does not answer."""
         now_s = self._now_s()
         repair = self._repair
+        self._forget_gone()
         if repair is None:
-            if self.damages and now_s >= self._repair_at_s:
+            if any(now_s >= each.retry_at_s for each in self.damages.values()):
                 self._begin(now_s)
             return
         if repair.segment not in self._log.segments.segments:
@@ -190,26 +307,47 @@ class Mending:
             for fetch in repair.fetch.due(self._member.term, now_s, 0):
                 self._send(repair.source, fetch)
 
+    def _forget_gone(self) -> None:
+        """Forget the damage of segments that were trimmed, or sealed after all."""
+        there = {
+            each.first_index
+            for each in self._log.segments.segments
+            if not isinstance(each, SealedSegment)
+        }
+        if self.damages.keys() - there:
+            self.damages = {at: each for at, each in self.damages.items() if at in there}
+            self._changed()
+
     def _begin(self, now_s: float) -> None:
         present = {
             each.first_index: each
             for each in self._log.segments.segments
             if isinstance(each, DamagedSegment)
         }
-        self.damages = {at: each for at, each in self.damages.items() if at in present}
-        members = [each for each in self._member.membership.members if each != self._member.self_id]
+        members = self._rank_members()
         for first_index, damage in self.damages.items():
+            if now_s < damage.retry_at_s or first_index not in present:
+                continue
             for source in members:
                 if source not in damage.refusals:
                     segment = present[first_index]
                     fetch = self._fetch_from(segment, segment.first_index, now_s)
-                    self._repair = _Repair(segment, source, fetch, next_index=first_index)
+                    self._repair = _Attempt(segment, source, fetch, next_index=first_index)
                     return
+            # No member has a copy: ask all of them again later.
             damage.is_alarming = damage.last_index >= self.needless_before
-        # Nobody could give anything: ask all of them again later.
-        for damage in self.damages.values():
-            damage.refusals = {}
-        self._repair_at_s = now_s + self._config.give_up_s
+            damage.retry_at_s = now_s + self._config.give_up_s
+            _log.error("no member can give a copy of %s: %s", damage.path, damage.refusals)
+            damage.refusals, damage.is_refused = {}, True
+            self._tell()
+
+    def _rank_members(self) -> list[UUID]:
+        """Return the other members, those first that are likely to answer."""
+        member = self._member
+        others = [each for each in member.membership.members if each != member.self_id]
+        if member.state == LEADER:
+            return sorted(others, key=member.find_match, reverse=True)
+        return sorted(others, key=lambda each: each != member.leader_id)
 
     def _fetch_from(self, segment: DamagedSegment, index: int, now_s: float) -> PieceFetch:
         proposal = segment.first_proposal if index == segment.first_index else 1
@@ -217,7 +355,7 @@ class Mending:
         return PieceFetch(wanted, self._config, now_s)
 
     def on_chunk(self, sender: UUID, chunk: Chunk) -> bool:
-        """Take some bytes; tell whether they were wanted."""
+        """Keep the bytes of a chunk; return whether they were wanted."""
         repair = self._repair
         if repair is None or sender != repair.source or repair.is_complete or repair.is_working:
             return False
@@ -247,7 +385,7 @@ class Mending:
         return True
 
     def on_unavailable(self, sender: UUID, answer: Unavailable) -> bool:
-        """Try the next member; tell whether it was about this."""
+        """Try the next member; return whether the answer was for this repair."""
         repair = self._repair
         if repair is None or sender != repair.source or answer.is_snapshot:
             return False
@@ -257,13 +395,13 @@ class Mending:
         self._refused(answer.reason)
         return True
 
-    def look_at(self, index: int) -> None:
+    def scrub_soon(self, index: int) -> None:
         """Scrub the segment of an index next: a member reports it as damaged."""
         for segment in self._log.segments.segments:
             if segment.first_index <= index <= segment.last_index:
                 self._scrub, self._scrub_from = None, segment.first_index
-                # Soon, and no oftener: a member may say so as often as it likes.
-                self._scrub_at_s = min(self._scrub_at_s, self._now_s() + LOOK_S)
+                # Not at once: a member may report it as often as it likes.
+                self._scrub_at_s = min(self._scrub_at_s, self._now_s() + SCRUB_SOON_S)
 
     def _refused(self, why: str) -> None:
         repair, self._repair = self._repair, None
@@ -273,10 +411,10 @@ class Mending:
             damage.refusals[repair.source] = why
 
     def next_job(self) -> ShipJob | None:
-        """Return what has to be done to files now."""
+        """Return the next job on files, if there is one."""
         repair = self._repair
         if repair is None or not repair.is_complete or repair.is_working:
-            return self._scrub_job()
+            return self._survey_job() or self._scrub_job()
         repair.is_working = True
         joined: list[Joined] = []
 
@@ -296,7 +434,7 @@ class Mending:
         return ShipJob(act, done)
 
     def _check(self, damaged: DamagedSegment, joined: Joined) -> None:
-        """Compare with what is known here about the range; raise ``CorruptFile``."""
+        """Raise ``CorruptFile`` if the copy contradicts what is known here about the range."""
         segments = self._log.segments.segments
         at = segments.index(damaged)
         after, header = segments[at + 1], joined.header
@@ -329,6 +467,7 @@ class Mending:
             _log.warning("repaired %s from %s", damage.path, self._repair and self._repair.source)
         self._repair = None
         self.repaired += 1
+        self._changed()
 
 
 def _scrub_step(files: Files, scrub: _Scrub, size: int, shard: int) -> None:

@@ -1,16 +1,23 @@
-"""The requests of one replica, from when they come in until they are answered, each once.
+"""Group commit: the requests of one replica, from their arrival to their outcome.
 
-A request is *pending* until it becomes part of a group that is proposed, then it *waits* under that
-proposal's number. It leaves with the results of its entries when the proposal is applied, as
-``Received`` when it is ASYNC and a majority has it, or with an error that says what is certain.
+This is the only place that merges requests into groups, bounds how many are under way, and ends
+those whose deadline has passed. A request is *pending* until its group is formed. Then it is
+*proposed* and waits under the number of its proposal. It ends with the results of its entries when
+the proposal is applied, as ``Received`` when it is ASYNC and a majority has it, or with an error
+that says what is certain:
 
-A number may stand for proposals of several terms: only a request of the term that was applied has
-the results, the others were replaced. Answers are collected here, and given by the shard outside
-of Raft's own work.
+* A request whose deadline has passed when its group is formed, or whose caller has left, is not
+  proposed and leaves no trace in the log, whatever it would have been merged with. Its outcome is
+  ``Expired``: nothing was proposed. After that a missed deadline is ``OutcomeUnknown``.
+* Every request gets exactly one outcome. Each keeps its own deadline and durability: requests of
+  both durabilities share a group.
+* A number may stand for proposals of several terms. Only the requests of the term that was applied
+  have its results; those of the others were replaced and are ``Discarded``.
 
-Durability
-----------
-How durable a write is when it is answered, and what is answered then.
+Outcomes are appended to a queue that belongs to the shard, which calls the callbacks outside of
+Raft's own work (``Shard.deliver``).
+
+Durability says when a write is answered, and with what.
 
 ``SYNC``, the default: a majority has synced the entries, they are committed and applied, and the
 answer is their results. Only the loss of the disks of a majority takes them away.
@@ -21,17 +28,18 @@ and follow by themselves. Until then the entries survive processes that die, but
 loses its power before its sync forgets them. If that leaves a majority without them, and those that
 still have them cannot vote, they are gone. An answer that comes before apply has no result, so
 operations that need one are refused with ``ResultNeeded`` (``projections/shard_state.py``
-decides). Other failures are those of any proposal.
+decides). Other failures are those of any proposal. What apply refuses of them afterwards nobody is
+waiting for: it is counted by reason (``late_refusals``).
 
-Only the present leadership answers: what an earlier one wrote may still be replaced, however many
-have it, until something of the present term is committed. Such a request waits for its apply.
+Only the present leadership answers ASYNC requests early: what an earlier one wrote may still be
+replaced, however many members have it, until an entry of the present term is committed. Such a
+request waits until it is applied.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 from onelog.cluster.errors import (
     ClusterError,
@@ -39,12 +47,11 @@ from onelog.cluster.errors import (
     Expired,
     OutcomeUnknown,
     ProposalRefused,
-    ReplicaStopped,
     ResultNeeded,
 )
-from onelog.projections.result import Result
+from onelog.cluster.raft.reads import Answers
+from onelog.projections.result import Refused, Result
 from onelog.projections.shard_state import needs_result
-from onelog.ual.entry import HEADER_SIZE
 
 
 class Durability(Enum):
@@ -61,54 +68,23 @@ class Received:
     first_index: int
     last_index: int
 
-    def part(self, at: int, count: int) -> "Received":
-        """Return the same about some of the entries."""
-        assert at + count <= self.last_index - self.first_index + 1
-        return Received(self.first_index + at, self.first_index + at + count - 1)
-
 
 def refusal_of(drafts: Sequence[tuple[int, bytes, int]]) -> ResultNeeded | None:
     """Return why these entries cannot be ASYNC, if they cannot."""
     for entry_type, payload, flags in drafts:
         if needs_result((entry_type, payload, flags)):
-            return ResultNeeded(f"entry type {entry_type:#06x} has a result to wait for; use SYNC")
+            message = "the answer to this operation needs its result: write it with DURABILITY_SYNC"
+            return ResultNeeded(message)
     return None
 
-
-class Early:
-    """The proposals of one term that hold ASYNC requests and are not received yet, in order."""
-
-    def __init__(self) -> None:
-        self._term = 0
-        self._numbers: deque[int] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._numbers)
-
-    def note(self, number: int, term: int) -> None:
-        """A proposal has ASYNC requests."""
-        if term != self._term:  # those of an earlier one wait for their apply
-            self._term = term
-            self._numbers.clear()
-        self._numbers.append(number)
-
-    def take(self, term: int, received: int) -> list[int]:
-        """Return those that a majority has received by now, in this term."""
-        numbers = []
-        while self._numbers and term == self._term and self._numbers[0] <= received:
-            numbers.append(self._numbers.popleft())
-        return numbers
-
-
-# Requests
 
 Drafts = Sequence[tuple[int, bytes, int]]
 
 
 class Results(list[Result]):
-    """The results of a request's entries, and where in the log these stand, one after the other.
+    """The results of a request's entries, and their place in the log, one after the other.
 
-    ``proposed_s`` is when they became part of a group, by the shard's clock.
+    ``proposed_s`` is when their group was formed, by the shard's clock.
     """
 
     __slots__ = ("first_index", "proposed_s")
@@ -118,14 +94,9 @@ class Results(list[Result]):
         self.first_index = first_index
         self.proposed_s = proposed_s
 
-    def part(self, at: int, count: int) -> "Results":
-        """Return the same about some of the entries."""
-        return Results(self[at : at + count], self.first_index + at, self.proposed_s)
-
 
 Outcome = Results | Received | ClusterError
 Callback = Callable[[Outcome], None]
-Answers = deque[tuple[Callable[[Any], None], Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +108,9 @@ class ShardConfig:
     group_entries_max: int = 4096
     # All entries of one request; it must fit a group of its own.
     request_bytes_max: int = 8 << 20
-    # Requests that wait to become part of a group; more are refused.
+    # Requests without an outcome, proposed or not; more are refused.
     pending_requests_max: int = 65_536
-    # How often deadlines are looked at.
+    # How often deadlines are checked.
     deadline_check_s: float = 0.02
     # How far apart replicas compare their states, in entries or in log time, whichever comes
     # first; the same on all of them, or they find nothing to compare.
@@ -147,171 +118,225 @@ class ShardConfig:
     hash_time_step_ns: int = 10 * 10**9
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Request:
-    """One request and where its entries are."""
+    """One request."""
 
     drafts: Drafts
+    size: int  # the bytes that its entries take in the log, at most
     callback: Callback
     deadline_s: float
-    durability: Durability = Durability.SYNC
-    term: int = 0
+    durability: Durability
+    has_left: Callable[[], bool] | None = None  # whether nobody waits for the outcome any more
     at: int = 0  # where its entries stand in its group
-    first_index: int = 0
-    proposed_s: float = 0.0
-    size: int = field(init=False)  # the bytes that its entries take in the log, at most
 
-    def __post_init__(self) -> None:
-        """Look at the entries once: they may be thousands, and their size is asked for often."""
-        self.size = sum(HEADER_SIZE + len(payload) for _, payload, _ in self.drafts)
 
-    def received(self) -> Received:
-        """Return the answer to an ASYNC request."""
-        return Received(self.first_index, self.first_index + len(self.drafts) - 1)
+@dataclass(slots=True, eq=False)
+class ProposedGroup:
+    """The requests of one proposal that have no outcome yet."""
+
+    requests: list[Request]
+    term: int
+    first_index: int
+    proposed_s: float
+    # Where the entries of ASYNC requests are that were answered, and how many each has.
+    early: list[tuple[int, int]] = field(default_factory=list)
+
+    def received(self, request: Request) -> Received:
+        """Return the answer to an ASYNC request, which then is one of those that were answered."""
+        self.early.append((request.at, len(request.drafts)))
+        first_index = self.first_index + request.at
+        return Received(first_index, first_index + len(request.drafts) - 1)
 
 
 class Requests:
-    """See the module's text."""
+    """See the module.
+
+    ``count`` is the number of requests without an outcome: those in ``pending`` and those in
+    groups. ``is_async_pending`` says that a pending request does not wait for a sync.
+    """
 
     def __init__(self, config: ShardConfig, answers: Answers) -> None:
+        self.count = 0
+        self.pending: deque[Request] = deque()
+        self.is_async_pending = False
+        # The terms and numbers of proposals with ASYNC requests that are not received yet.
+        self.unreceived: deque[tuple[int, int]] = deque()
+        # Entries of ASYNC requests that apply has refused, by the name of the reason.
+        self.late_refusals: Counter[str] = Counter()
         self._config = config
         self._answers = answers
-        self._pending: deque[Request] = deque()
-        self._waiting: dict[int, list[Request]] = {}
-        self._early = Early()
+        # By number. Groups of an earlier leadership may have the same, gone from the log.
+        self._groups: dict[int, list[ProposedGroup]] = {}
+        # No request has an earlier deadline, so most checks need not look at any.
+        self._deadline_s_min = float("inf")
         self._checked_s = float("-inf")
 
     @property
-    def is_pending(self) -> bool:
-        """Whether there is something to propose."""
-        return bool(self._pending)
-
-    @property
     def next_bytes_max(self) -> int:
-        """The bytes of the next group, at most."""
-        first = self._pending[0].size if self._pending else 0
+        """The size of the next group, at most."""
+        first = self.pending[0].size if self.pending else 0
         return max(first, self._config.group_bytes_max)
 
-    def add(self, request: Request) -> bool:
-        """Let a request wait for its group, or refuse it; tell whether it waits."""
-        config, size = self._config, request.size
-        if len(self._pending) >= config.pending_requests_max:
-            error = f"{config.pending_requests_max} requests are waiting"
-        elif size > config.request_bytes_max:
-            error = f"{size} bytes, limit {config.request_bytes_max}"
-        else:
-            self._pending.append(request)
-            return True
-        self.answer([request], ProposalRefused(error))
-        return False
+    def add(self, request: Request) -> ClusterError | None:
+        """Queue a request for the next group; return why it is refused, if it is."""
+        config = self._config
+        if self.count >= config.pending_requests_max:
+            return ProposalRefused(f"{config.pending_requests_max} requests are waiting")
+        if request.size > config.request_bytes_max:
+            return ProposalRefused(f"{request.size} bytes, limit {config.request_bytes_max}")
+        if request.durability is Durability.ASYNC:
+            refusal = refusal_of(request.drafts)
+            if refusal is not None:
+                return refusal
+            self.is_async_pending = True
+        self.pending.append(request)
+        self.count += 1
+        if request.deadline_s < self._deadline_s_min:
+            self._deadline_s_min = request.deadline_s
+        return None
+
+    def add_proposed(self, request: Request, number: int, term: int, index: int) -> None:
+        """Track a request of one entry that was proposed alone, at this index."""
+        self.count += 1
+        self._deadline_s_min = min(self._deadline_s_min, request.deadline_s)
+        self.proposed([request], number, term, index, 0.0)
 
     def next_group(self, now_s: float) -> list[Request]:
-        """Take the requests of the next group from those that wait and are not too late."""
-        config, pending = self._config, self._pending
+        """Remove and return the pending requests of the next group, within its limits."""
+        bytes_max, entries_max = self._config.group_bytes_max, self._config.group_entries_max
+        pending = self.pending
         requests: list[Request] = []
-        count = size = 0
+        entries = size = 0
         while pending:
             request = pending[0]
-            added = request.size
-            if requests and (
-                size + added > config.group_bytes_max
-                or count + len(request.drafts) > config.group_entries_max
-            ):
-                break
+            count = len(request.drafts)
+            if requests and (size + request.size > bytes_max or entries + count > entries_max):
+                return requests
             pending.popleft()
             if request.deadline_s <= now_s:
                 self._expire(request)
-                continue
-            request.at, request.proposed_s = count, now_s
-            count += len(request.drafts)
-            size += added
-            requests.append(request)
+            elif request.has_left is not None and request.has_left():
+                self._end(request, Expired("its caller left before it was proposed"))
+            else:
+                request.at = entries
+                entries += count
+                size += request.size
+                requests.append(request)
+        self.is_async_pending = False
         return requests
 
-    def proposed(self, requests: list[Request], number: int, term: int, first_index: int) -> None:
-        """A group is in the log, as this proposal."""
+    def proposed(
+        self, requests: list[Request], number: int, term: int, first_index: int, now_s: float
+    ) -> None:
+        """Track the requests of a group that is in the log, as this proposal."""
+        self._groups.setdefault(number, []).append(
+            ProposedGroup(requests, term, first_index, now_s)
+        )
         for request in requests:
-            request.term, request.first_index = term, first_index + request.at
-        if any(request.durability is Durability.ASYNC for request in requests):
-            self._early.note(number, term)
-        # There may be some of an earlier leadership, whose proposal is gone from the log.
-        self._waiting.setdefault(number, []).extend(requests)
+            if request.durability is Durability.ASYNC:
+                self.unreceived.append((term, number))
+                return
 
-    def answer(self, requests: list[Request], outcome: Outcome) -> None:
-        """Give all of these the same answer."""
-        self._answers.extend((request.callback, outcome) for request in requests)
+    def refuse(self, requests: list[Request], error: ClusterError) -> None:
+        """End requests of a group that could not be proposed."""
+        for request in requests:
+            self._end(request, error)
 
     def applied(self, number: int, term: int, results: list[Result]) -> None:
-        """A proposal has been applied."""
-        for request in self._waiting.pop(number, ()):
-            outcome: Outcome
-            if request.term != term:
-                outcome = Discarded(number)
-            elif request.durability is Durability.ASYNC:
-                outcome = request.received()
-            else:
-                part = results[request.at : request.at + len(request.drafts)]
-                outcome = Results(part, request.first_index, request.proposed_s)
-            self._answers.append((request.callback, outcome))
-
-    @property
-    def is_early(self) -> bool:
-        """Whether an ASYNC request waits for a majority."""
-        return bool(self._early)
+        """Answer the requests of a proposal that has been applied."""
+        answers = self._answers
+        for group in self._groups.pop(number, ()):
+            if group.term != term:
+                self.refuse(group.requests, Discarded(number))
+                continue
+            first_index, proposed_s = group.first_index, group.proposed_s
+            self.count -= len(group.requests)
+            for request in group.requests:
+                at = request.at
+                outcome: Outcome
+                if request.durability is Durability.SYNC:
+                    part = results[at : at + len(request.drafts)]
+                    outcome = Results(part, first_index + at, proposed_s)
+                else:
+                    outcome = group.received(request)
+                answers.append((request.callback, outcome))
+            for at, count in group.early:
+                for result in results[at : at + count]:
+                    if isinstance(result, Refused):
+                        self.late_refusals[result.reason.name] += 1
 
     def received(self, term: int, received: int) -> None:
-        """The leader of ``term`` knows that a majority has everything up to ``received``."""
-        for number in self._early.take(term, received):
-            left = []
-            for request in self._waiting.pop(number, ()):
-                if request.durability is Durability.ASYNC and request.term == term:
-                    self._answers.append((request.callback, request.received()))
-                else:
-                    left.append(request)
-            if left:
-                self._waiting[number] = left
+        """Answer ASYNC requests: as leader of ``term``, a majority has this much of the log."""
+        unreceived = self.unreceived
+        while unreceived and (unreceived[0][0] < term or unreceived[0][1] <= received):
+            its_term, number = unreceived.popleft()
+            if its_term < term:
+                continue  # it waits until it is applied
+            for group in self._groups.get(number, ()):
+                if group.term == term:
+                    left = []
+                    for request in group.requests:
+                        if request.durability is Durability.ASYNC:
+                            self._end(request, group.received(request))
+                        else:
+                            left.append(request)
+                    group.requests = left
 
     def replaced(self, number: int) -> None:
-        """A snapshot took the place of the log up to a proposal: nobody knows what became of it."""
-        unknown = OutcomeUnknown("a snapshot took the place of what it was proposed in")
-        for each in [each for each in self._waiting if each <= number]:
-            self.answer(self._waiting.pop(each), unknown)
+        """End what was proposed up to a number: a snapshot has replaced that part of the log."""
+        unknown = OutcomeUnknown("a snapshot replaced the proposal that it was part of")
+        for each in [each for each in self._groups if each <= number]:
+            for group in self._groups.pop(each):
+                self.refuse(group.requests, unknown)
 
     def turn_away(self, error: ClusterError) -> None:
         """Refuse what was not proposed."""
-        pending, self._pending = self._pending, deque()
-        self.answer(list(pending), error)
+        pending, self.pending = self.pending, deque()
+        self.is_async_pending = False
+        self.refuse(list(pending), error)
 
     def expire(self, now_s: float) -> None:
-        """Give up on requests whose time is over."""
-        if now_s - self._checked_s < self._config.deadline_check_s:
+        """End the requests whose deadline has passed."""
+        if now_s < self._deadline_s_min or now_s - self._checked_s < self._config.deadline_check_s:
             return
         self._checked_s = now_s
-        if any(each.deadline_s <= now_s for each in self._pending):
-            pending, self._pending = self._pending, deque()
-            for request in pending:
-                if request.deadline_s <= now_s:
-                    self._expire(request)
-                else:
-                    self._pending.append(request)
-        for number, requests in list(self._waiting.items()):
-            left = [each for each in requests if each.deadline_s > now_s]
-            if len(left) == len(requests):
-                continue
-            late = [each for each in requests if each.deadline_s <= now_s]
-            self.answer(late, OutcomeUnknown("the deadline passed after it was proposed"))
-            if left:
-                self._waiting[number] = left
+        deadline_s_min = float("inf")
+        pending, self.pending = self.pending, deque()
+        for request in pending:
+            if request.deadline_s <= now_s:
+                self._expire(request)
             else:
-                del self._waiting[number]
+                self.pending.append(request)
+                deadline_s_min = min(deadline_s_min, request.deadline_s)
+        unknown = OutcomeUnknown("the deadline passed after it was proposed")
+        for number, groups in list(self._groups.items()):
+            for group in groups:
+                left = []
+                for request in group.requests:
+                    if request.deadline_s <= now_s:
+                        self._end(request, unknown)
+                    else:
+                        left.append(request)
+                        deadline_s_min = min(deadline_s_min, request.deadline_s)
+                group.requests = left
+            self._groups[number] = [group for group in groups if group.requests or group.early]
+            if not self._groups[number]:
+                del self._groups[number]  # or they add up while nothing can be committed
+        self._deadline_s_min = deadline_s_min
 
-    def stop(self, stopped: ReplicaStopped) -> None:
-        """Answer everything: this replica goes no further."""
-        self.turn_away(stopped)
-        unknown = OutcomeUnknown("this replica has stopped after it was proposed")
-        for requests in self._waiting.values():
-            self.answer(requests, unknown)
-        self._waiting.clear()
+    def stop(self, error: ClusterError) -> None:
+        """End everything: what was not proposed with this error, the rest with no known outcome."""
+        self.turn_away(error)
+        unknown = OutcomeUnknown(f"{error}; it was proposed before")
+        for groups in self._groups.values():
+            for group in groups:
+                self.refuse(group.requests, unknown)
+        self._groups.clear()
 
     def _expire(self, request: Request) -> None:
-        self.answer([request], Expired("the deadline passed before it was proposed"))
+        self._end(request, Expired("the deadline passed before it was proposed"))
+
+    def _end(self, request: Request, outcome: Outcome) -> None:
+        self.count -= 1
+        self._answers.append((request.callback, outcome))

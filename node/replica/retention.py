@@ -215,13 +215,13 @@ def breaks(shard: "Shard") -> list[Draft]:
 
 def _first_in_the_way(shard: "Shard", active: list[Hold]) -> Hold | None:
     """Return the earliest hold, if the oldest segment could be dropped without holds."""
-    log, mending = shard.log, shard.shipping.mending
+    log, repair = shard.log, shard.shipping.repair
     end = log.segments.segments[0].last_index + 1
     in_the_way = [hold for hold in active if hold.index < end <= shard.snapshots.keep_from_index]
     if not in_the_way:
         return None
     droppable = droppable_before(
-        log, shard.projections, end, mending.needless_before, ignores_holds=True
+        log, shard.projections, end, repair.needless_before, ignores_holds=True
     )
     if droppable < end:
         return None

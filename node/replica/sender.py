@@ -1,9 +1,9 @@
-"""Answering fetches: bytes of kept snapshots and of applied ranges, read off the loop.
+"""Answers fetches of other replicas: bytes of kept snapshots and of applied ranges of the log.
 
-Any member may be asked, not only a leader: what is applied is the same everywhere. Fetches wait in
-order, a bounded number of them; those beyond are dropped and asked again. The last pieces are kept
-open, since a piece is fetched chunk by chunk. A snapshot that is being shipped is kept open too,
-so it stays readable after newer ones have taken its place.
+Any member can answer, not only a leader: what is applied is the same everywhere. Files are read in
+jobs, off the loop. Fetches are answered in order; beyond ``fetches_max`` they are dropped, and the
+peer asks again. The last pieces are kept open, since a piece is fetched chunk by chunk. A snapshot
+that is being shipped is kept open too, so it stays readable when newer ones replace it.
 """
 
 from collections import OrderedDict, deque
@@ -27,8 +27,8 @@ from onelog.ual.segments.unsealed import UnsealedSegment
 PIECES_OPEN_MAX = 2
 
 
-class Serving:
-    """The fetches of other replicas that wait here."""
+class Sender:
+    """The fetches that wait for an answer."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Serving:
         self._files_open: dict[int, tuple[File, int]] = {}  # snapshots by index, with their size
 
     def add(self, sender: UUID, fetch: Fetch) -> None:
-        """Queue a fetch."""
+        """Queue a fetch, unless too many wait."""
         if len(self._waiting) < self._config.fetches_max:
             self._waiting.append((sender, fetch))
 
@@ -75,7 +75,7 @@ class Serving:
             del self._files_open[index]
 
     def next_job(self) -> ShipJob | None:
-        """Return the read that answers the next fetch; what needs none is answered at once."""
+        """Return the job that answers the next fetch; fetches that need none are answered here."""
         while self._waiting:
             sender, fetch = self._waiting.popleft()
             if fetch.is_snapshot:
@@ -157,14 +157,14 @@ class Serving:
         return ShipJob(act, done)
 
     def close_pieces(self) -> None:
-        """Let go of what is open: nobody is fetching."""
+        """Close the open pieces: no peer is fetching."""
         self._pieces.clear()
 
     def _answer(
         self, sender: UUID, fetch: Fetch, facts: tuple[int, int, int, int], data: bytes
     ) -> None:
         if not data and facts[2]:
-            return  # asked for what is behind the end
+            return  # asked for bytes past the end
         self.served_bytes += len(data)
         place = (fetch.is_snapshot, fetch.first_index, fetch.last_index, fetch.offset)
         self._reply(sender, Chunk(self._term(), *place, *facts, data))

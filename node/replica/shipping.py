@@ -1,9 +1,9 @@
-"""All that goes between replicas beside Raft's own messages: snapshots, ranges, repair.
+"""What replicas exchange beside Raft's own messages: snapshots, ranges of the log, repairs.
 
-The shard hands in messages and ticks, asks for jobs and returns them; everything else happens here.
-As leader, this replica tells peers that are behind of its newest snapshot, keeps what they fetch
-(``floor``), and answers. As follower it takes over what its leader offers. Jobs run one at a time,
-those that others wait for first.
+As leader, this replica offers its newest snapshot to peers that are behind, keeps what they fetch
+(``Shipments.floor``) and answers their fetches. As follower it installs what its leader offers.
+The shard passes messages and ticks, and its driver runs the jobs, one at a time: those that a peer
+waits for first.
 """
 
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from onelog.cluster.raft.catch_up import Offered, Shipments
 from onelog.cluster.raft.member import LEADER
 from onelog.cluster.raft.messages import Chunk, Fetch, Message, Offer, Unavailable
 from onelog.node.replica.jobs import ShipJob
-from onelog.node.replica.receiver import Receiving, ReceivingStatus
-from onelog.node.replica.repair import Damage, Mending
+from onelog.node.replica.receiver import Receiver, ReceiverStatus
+from onelog.node.replica.repair import Damage, Repair
 from onelog.node.replica.retention import LAST_BYTES, droppable_before
-from onelog.node.replica.sender import Serving
+from onelog.node.replica.sender import Sender
 from onelog.ual.directory import ShardPaths
 from onelog.ual.errors import CorruptFile, DiskFull
 from onelog.ual.files import Files
@@ -36,7 +36,7 @@ Shipped = Fetch | Chunk | Unavailable
 
 @dataclass(frozen=True, slots=True)
 class ShipmentStatus:
-    """What an operator sees of a snapshot that a peer is being sent."""
+    """A snapshot that is being sent to a peer, as operators see it."""
 
     index: int
     done_bytes: int
@@ -46,23 +46,23 @@ class ShipmentStatus:
 
 @dataclass(frozen=True, slots=True)
 class ShippingStatus:
-    """What an operator sees."""
+    """The state of all exchanges, as operators see it."""
 
     sending: dict[UUID, ShipmentStatus]
     given_up: int  # shipments that made no progress
     refusals: dict[UUID, str]  # what peers found wrong with what they were sent
-    receiving: ReceivingStatus | None
+    receiving: ReceiverStatus | None
     failures: int  # transfers to this replica that were given up
     failure: str  # why the last one was
     damages: tuple[Damage, ...]  # sealed segments that are set aside
-    repaired: int  # how many a peer's copy has replaced
+    repaired: int  # how many were replaced by a peer's copy
     mended: tuple[Damage, ...]  # the last of them
     scrubbed_bytes: int
-    scrubs: int  # looks through all sealed segments
+    scrubs: int  # passes over all sealed segments
 
 
 class Shipping:
-    """See the module's text. Made by a shard for itself."""
+    """See the module. Each shard has one."""
 
     def __init__(
         self,
@@ -75,17 +75,17 @@ class Shipping:
     ) -> None:
         self.config = config
         self.shipments = Shipments(config)
-        self.refusals: dict[UUID, str] = {}  # what members say of what they were sent, the newest
-        # Holds, by name, whose entries went here because the disk was full: the index of their
-        # creation, which tells a later hold of that name.
+        self.refusals: dict[UUID, str] = {}  # the last reason of each peer
+        # Holds whose entries were dropped here because the disk was full: by name, the index of
+        # their creation, which distinguishes a later hold of that name.
         self.let_go: dict[str, int] = {}
         self._shard = shard
         self._files = files
         self._paths = paths
         member, clock = shard.member, shard.clock
         self._offered: Offered | None = None  # the newest snapshot
-        self.mending = Mending(files, number, shard.log, member, config, send, clock.now_s)
-        self.serving = Serving(
+        self.repair = Repair(files, number, shard.log, member, config, send, clock.now_s)
+        self.sender = Sender(
             files,
             shard.log,
             shard.snapshots,
@@ -93,9 +93,9 @@ class Shipping:
             send,
             lambda: member.term,
             self.note_damage,
-            lambda: self.mending.needless_before,
+            lambda: self.repair.needless_before,
         )
-        self.receiving = Receiving(
+        self.receiver = Receiver(
             files,
             paths,
             number,
@@ -112,7 +112,7 @@ class Shipping:
     # What the shard calls
 
     def on_message(self, sender: UUID, message: Shipped) -> None:
-        """Take a message that is not Raft's; only those of members count, or of the leader."""
+        """Handle a message of a member or of the leader; others are ignored."""
         member = self._shard.member
         if sender not in member.membership.members and sender != member.leader_id:
             return
@@ -121,45 +121,48 @@ class Shipping:
                 member.heard_from(sender, message.term)
                 self._on_fetch(sender, message)
             case Chunk():
-                if self.receiving.on_chunk(sender, message):
+                if self.receiver.on_chunk(sender, message):
                     member.heard_from(sender, message.term)
-                    self.receiving.advance(member.term)
+                    self.receiver.advance(member.term)
                 else:
-                    self.mending.on_chunk(sender, message)
+                    self.repair.on_chunk(sender, message)
             case Unavailable():
-                if self.receiving.on_unavailable(sender, message):
+                if self.receiver.on_unavailable(sender, message):
                     return
-                if not self.mending.on_unavailable(sender, message):
+                if not self.repair.on_unavailable(sender, message):
                     self._on_refusal(sender, message)
 
     def offered(self, source: UUID, offer: Offer) -> None:
-        """Take a leader's offer of something that is missing here."""
-        self.receiving.offered(source, offer, self._shard.member.term)
+        """Consider a leader's offer of a snapshot that is missing here."""
+        self.receiver.offered(source, offer, self._shard.member.term)
 
     def tick(self) -> None:
-        """Ask again, give up, install: what time brings."""
-        member, now_s = self._shard.member, self._shard.clock.now_s()
+        """Ask again, give up or install, whatever is due."""
+        member = self._shard.member
         if member.state == LEADER:
             if self.shipments.open:
+                now_s = self._shard.clock.now_s()
                 self.shipments.advance(now_s, member.find_match, member.commit)
                 if not self.shipments.open:
-                    self.serving.close_pieces()
+                    self.sender.close_pieces()
         elif self._offered is not None:
             self.shipments.clear()
-            self.serving.keep_snapshots(set())
+            self.sender.keep_snapshots(set())
             self._offered = None
-        self.receiving.advance(member.term)
-        self.mending.advance()
-        if self.mending.damages:
+        self.repair.take_met()
+        if self.repair.damages:
+            self.repair.advance()
             self._begin_behind_damage()
-        if self.receiving.is_ready:
-            self._install()
+        if self.receiver.current is not None:
+            self.receiver.advance(member.term)
+            if self.receiver.is_ready:
+                self._install()
 
     def next_job(self) -> ShipJob | None:
-        """Return something to run, if there is something and nothing runs."""
+        """Return the next job, if there is one and none runs."""
         if self._is_working:
             return None
-        job = self.serving.next_job() or self.receiving.next_job() or self.mending.next_job()
+        job = self.sender.next_job() or self.receiver.next_job() or self.repair.next_job()
         self._is_working = job is not None
         return job
 
@@ -170,16 +173,16 @@ class Shipping:
 
     @property
     def is_installing(self) -> bool:
-        """Whether the log is about to be replaced: nothing should be sealed any more."""
-        return self.receiving.is_ready
+        """Whether the log is about to be replaced, so that nothing should be sealed."""
+        return self.receiver.is_ready
 
     def trim_begin(self, keep_from: int | None, segments_max: int | None) -> ManifestJob | None:
         """Drop the segments before the older kept snapshot; Raft's start moves first.
 
-        What is being shipped stays, what the state refers to or holds (node/replica/retention.py),
-        and everything from ``keep_from`` on; with ``segments_max``, at most that many go at a time.
-        A segment that turns out to be damaged on the way is set aside, and the trim is for another
-        time. Where the disk is about to be full, holds do not count.
+        Kept are entries that are being shipped, that the state refers to or holds
+        (node/replica/retention.py), and everything from ``keep_from`` on. ``segments_max`` limits
+        how many segments are dropped at a time. If a segment turns out to be damaged, it is set
+        aside, and nothing is dropped this time. If the disk is almost full, holds do not count.
         """
         try:
             return self._trim_begin(keep_from, segments_max)
@@ -189,30 +192,30 @@ class Shipping:
 
     def note_damage(self, error: CorruptFile) -> None:
         """Set aside a segment that turned out to be damaged when it was read."""
-        self.mending.note(error, "reading")
+        self.repair.note(error, "reading")
 
     @property
     def status(self) -> ShippingStatus:
-        """What an operator sees."""
+        """The state of all exchanges, as operators see it."""
         sending = {
             peer_id: ShipmentStatus(
                 each.offered.index, each.done_bytes, each.total_bytes, each.target is not None
             )
             for peer_id, each in self.shipments.open.items()
         }
-        receiving = self.receiving
+        receiver = self.receiver
         return ShippingStatus(
             sending,
             self.shipments.given_up,
             dict(self.refusals),
-            receiving.status,
-            receiving.failures,
-            receiving.failure,
-            tuple(self.mending.damages.values()),
-            self.mending.repaired,
-            tuple(self.mending.mended),
-            self.mending.scrubbed_bytes,
-            self.mending.scrubs,
+            receiver.status,
+            receiver.failures,
+            receiver.failure,
+            tuple(self.repair.damages.values()),
+            self.repair.repaired,
+            tuple(self.repair.mended),
+            self.repair.scrubbed_bytes,
+            self.repair.scrubs,
         )
 
     # Inside
@@ -232,7 +235,7 @@ class Shipping:
         segments = log.segments.segments
         if segments_max is not None and segments_max < len(segments):
             keep_index = min(keep_index, segments[segments_max].first_index)
-        state, needless_before = self._shard.projections, self.mending.needless_before
+        state, needless_before = self._shard.projections, self.repair.needless_before
         is_last_resort = len(state.system.holds) > 0 and log.spare_bytes() < LAST_BYTES
         job = log.drop_begin(
             droppable_before(log, state, keep_index, needless_before, ignores_holds=is_last_resort)
@@ -243,10 +246,10 @@ class Shipping:
         return job
 
     def _begin_behind_damage(self) -> None:
-        """Move the start of Raft's window behind damage that a snapshot covers.
+        """Move the start of Raft's window past damage that a snapshot covers.
 
-        A peer that lacks a damaged group cannot be sent it; before the window it is sent the
-        snapshot instead.
+        A peer that lacks a damaged group cannot be sent it; below the window it gets the snapshot
+        instead.
         """
         journal, newest = self._shard.member.journal, self._shard.snapshots.newest
         if newest is None:
@@ -260,10 +263,10 @@ class Shipping:
                         journal.move_start(number)
                     except CorruptFile as error:
                         self.note_damage(error)
-                        return  # the set of segments is another one now
+                        return  # the set of segments has changed
 
     def _offer_to(self, peer_id: UUID) -> Offered | None:
-        """Return what a peer that is behind is told of."""
+        """Return the snapshot to offer to a peer that is behind."""
         pinned = self.shipments.pinned(peer_id)
         if pinned is not None:
             return pinned
@@ -273,7 +276,7 @@ class Shipping:
         if self._offered is None or self._offered.index != newest.index:
             self._offered = None
             try:
-                reader = self.serving.open_snapshot(newest.index)
+                reader = self.sender.open_snapshot(newest.index)
             except (OSError, CorruptFile):
                 return None
             if reader is not None:
@@ -287,7 +290,7 @@ class Shipping:
                     self._log_bytes(header.index),
                 )
                 kept = {each.offered.index for each in self.shipments.open.values()}
-                self.serving.keep_snapshots(kept | {header.index})
+                self.sender.keep_snapshots(kept | {header.index})
         return self._offered
 
     def _log_bytes(self, last_index: int) -> int:
@@ -301,10 +304,10 @@ class Shipping:
         return size
 
     def _on_refusal(self, sender: UUID, refusal: Unavailable) -> None:
-        """A peer could not use what it was sent: look whether it is this side's file."""
+        """Note that a peer could not use what it got; check whether the file here is damaged."""
         self.refusals[sender] = refusal.reason
         if not refusal.is_snapshot:
-            self.mending.look_at(refusal.first_index)
+            self.repair.scrub_soon(refusal.first_index)
 
     def _on_fetch(self, sender: UUID, fetch: Fetch) -> None:
         member, now_s = self._shard.member, self._shard.clock.now_s()
@@ -316,26 +319,26 @@ class Shipping:
                         self.shipments.begin(sender, offered, first_index, now_s)
                         break
             self.shipments.fetched(sender, fetch, now_s)
-        self.serving.add(sender, fetch)
+        self.sender.add(sender, fetch)
 
     def _install(self) -> None:
-        """Put what was received in the place of the log and the state, unless it came too late."""
-        shard, receiving = self._shard, self.receiving
-        receipt = receiving.current
+        """Replace the log and the state by what was received, unless it is not needed any more."""
+        shard, receiver = self._shard, self.receiver
+        receipt = receiver.current
         assert receipt is not None
         if shard.member.state == LEADER or shard.member.offers.is_held(receipt.offer):
-            receiving.give_up("it is not needed any more")
+            receiver.give_up("it is not needed any more")
             return
         if shard.log.is_sealing:
-            return  # the next tick
-        new, loaded = receiving.installation()
+            return  # try again with the next tick
+        new, loaded = receiver.installation()
         replaced = shard.snapshots.records
         try:
             install(shard.log, self._files, self._paths, new, loaded.notes)
         except (DiskFull, CorruptFile) as error:
-            receiving.give_up(str(error))
+            receiver.give_up(str(error))
             return
-        receiving.installed()
+        receiver.installed()
         shard.take_over(loaded.state, receipt.offer.proposal)
         shard.member.offers.installed(
             receipt.source, receipt.offer, loaded.state.system.raft_config

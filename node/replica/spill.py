@@ -33,6 +33,7 @@ import lmdb
 from crc32c import crc32c
 
 from onelog.projections.errors import ProjectionError, SpillLost
+from onelog.ual.files import DIRECTORY_MODE, FILE_MODE
 
 MAP_SIZE_MIN = 16 << 20
 SIZE_MAX = 64 << 30
@@ -67,7 +68,7 @@ class LmdbSpill:
         """Make an empty store; whatever the directory held is derived data of an earlier run."""
         if path.exists():
             shutil.rmtree(path)
-        path.mkdir(parents=True)
+        path.mkdir(DIRECTORY_MODE, parents=True)
         self._path = path
         self._size_max = size_max
         self._map_size_max = size_max + max(size_max // 4, MAP_SIZE_MIN)
@@ -75,6 +76,7 @@ class LmdbSpill:
         self._environment = lmdb.open(
             str(path),
             map_size=self._map_size,
+            mode=FILE_MODE,
             sync=False,
             metasync=False,
             lock=False,
@@ -156,7 +158,7 @@ class LmdbSpill:
         return self._pending_size
 
     def close(self) -> None:
-        """Let go of the file; what it held is worth nothing afterwards."""
+        """Close the file, whose content is of no use afterwards."""
         self._pending.clear()
         self._pending_size = 0
         self._environment.close()

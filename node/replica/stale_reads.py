@@ -2,7 +2,7 @@
 
 A read may say how old the state may be (``max_staleness_s``, in seconds of this replica's own
 clock; see cluster/raft/peers.py for what is known), and which entry it must contain
-(``min_index``: a client that was told the index of its write reads it anywhere). It waits for the
+(``min_index``: a client that knows the index of its write reads it anywhere). It waits for the
 index until its deadline; for the bound it does not wait: either this replica knows that it is young
 enough, or the read is refused and the client asks another replica, or the leader.
 
@@ -10,14 +10,12 @@ An idle follower hears an echo every heartbeat, about two heartbeats after the s
 bounds below three or four heartbeats are often refused there.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
 from onelog.cluster.errors import ClusterError, Expired, ProposalRefused, StaleBoundExceeded
 from onelog.cluster.raft.member import RaftMember
-from onelog.cluster.raft.reads import READS_WAITING_MAX, ReadCallback
-from onelog.node.replica.requests import Answers
+from onelog.cluster.raft.reads import READS_WAITING_MAX, Answers, ReadCallback
 
 
 class Level(Enum):
@@ -29,64 +27,68 @@ class Level(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class WaitingRead:
+    """A read that waits for an index, and then for what its level needs."""
+
     callback: ReadCallback
+    level: Level
     max_staleness_s: float | None
     min_index: int
     deadline_s: float
 
 
 class StaleReads:
-    """The local reads of one replica that wait for an index."""
+    """The reads of one replica that need no leader; those in ``waiting`` wait for an index."""
 
-    def __init__(
-        self, member: RaftMember, applied_index: Callable[[], int], answers: Answers
-    ) -> None:
+    def __init__(self, member: RaftMember, answers: Answers) -> None:
+        self.waiting: list[WaitingRead] = []
         self._member = member
-        self._applied_index = applied_index
         self._answers = answers
-        self._waiting: list[_Read] = []
+
+    def check_age(self, max_staleness_s: float | None) -> ClusterError | None:
+        """Return None if the state is known to be young enough, otherwise the error."""
+        if max_staleness_s is None:
+            return None
+        age_s = self._member.leadership.freshness.age_s(self._member.applied)
+        return StaleBoundExceeded(age_s, max_staleness_s) if age_s > max_staleness_s else None
 
     def add(
         self,
         callback: ReadCallback,
+        level: Level,
         max_staleness_s: float | None,
         min_index: int,
         deadline_s: float,
     ) -> None:
-        """Answer a read now, or when the index is applied."""
-        read = _Read(callback, max_staleness_s, min_index, deadline_s)
-        if min_index <= self._applied_index():
-            self._answer(read)
-        elif len(self._waiting) >= READS_WAITING_MAX:
+        """Queue a read of any level until its index is applied."""
+        if len(self.waiting) >= READS_WAITING_MAX:
             self._answers.append((callback, ProposalRefused(f"{READS_WAITING_MAX} reads wait")))
         else:
-            self._waiting.append(read)
+            read = WaitingRead(callback, level, max_staleness_s, min_index, deadline_s)
+            self.waiting.append(read)
 
-    def advance(self) -> None:
-        """Answer what waited for an index that is applied now, or for too long."""
-        if not self._waiting:
-            return
-        index, now_s = self._applied_index(), self._member.clock.now_s()
-        waiting, self._waiting = self._waiting, []
+    def advance(self, index: int) -> list[WaitingRead]:
+        """Answer the stale reads that wait for at most ``index``, and those that are late.
+
+        Returns the others that wait for at most ``index``: they need the leader now.
+        """
+        now_s = self._member.clock.now_s()
+        waiting, self.waiting = self.waiting, []
+        at_leader = []
         for read in waiting:
             if read.min_index <= index:
-                self._answer(read)
+                if read.level is Level.STALE:
+                    self._answers.append((read.callback, self.check_age(read.max_staleness_s)))
+                else:
+                    at_leader.append(read)
             elif read.deadline_s <= now_s:
                 error = Expired(f"index {read.min_index} was not applied in time, but {index}")
                 self._answers.append((read.callback, error))
             else:
-                self._waiting.append(read)
+                self.waiting.append(read)
+        return at_leader
 
     def fail(self, error: ClusterError) -> None:
         """Refuse everything that waits."""
-        self._answers.extend((read.callback, error) for read in self._waiting)
-        self._waiting.clear()
-
-    def _answer(self, read: _Read) -> None:
-        error = None
-        if read.max_staleness_s is not None:
-            age_s = self._member.leadership.freshness.age_s(self._member.applied)
-            if age_s > read.max_staleness_s:
-                error = StaleBoundExceeded(age_s, read.max_staleness_s)
-        self._answers.append((read.callback, error))
+        self._answers.extend((read.callback, error) for read in self.waiting)
+        self.waiting.clear()

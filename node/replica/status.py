@@ -1,10 +1,11 @@
 """What a replica says about itself, as one value; also after it has stopped."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from onelog.cluster.errors import ClusterError
 from onelog.cluster.raft.member import CANDIDATE, FOLLOWER, LEADER
 from onelog.cluster.raft.state_comparison import ComparisonStatus
 from onelog.node.replica.shipping import ShippingStatus
@@ -12,7 +13,16 @@ from onelog.node.replica.shipping import ShippingStatus
 if TYPE_CHECKING:
     from onelog.node.replica.shard import Shard
 
+_NO_NAMES: Mapping[UUID, str] = MappingProxyType({})
 _ROLES = {FOLLOWER: "follower", CANDIDATE: "candidate", LEADER: "leader"}
+
+
+class Alarm(NamedTuple):
+    """Something that needs attention, and with what of a shard, where there may be several."""
+
+    reason: str  # one of ``onelog.reasons.ALARMS``
+    subject: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +50,15 @@ class ShardStatus:
     lag: dict[UUID, PeerLag]  # empty unless it leads
     comparison: ComparisonStatus
     shipping: ShippingStatus  # snapshots on their way, and repairs
-    clock_offset_ns: int  # wall clock minus log time, when this replica last stamped something
-    alarms: tuple[str, ...]  # REASON: text, for people and for monitoring
+    # Wall clock minus log time, when it last stamped something or heard a leader.
+    clock_offset_ns: int
+    alarms: tuple[Alarm, ...]
 
 
 def status_of(shard: "Shard") -> ShardStatus:
     """Return the status of a replica."""
     member, log = shard.member, shard.log
     leadership, membership = member.leadership, member.membership
-    comparison = shard.comparison.status()
     role = _ROLES[member.state]
     if shard.failure is not None:
         role = "stopped"
@@ -72,26 +82,30 @@ def status_of(shard: "Shard") -> ShardStatus:
         applied_index=log.applied_index,
         age_s=leadership.freshness.age_s(member.applied),
         lag=lag,
-        comparison=comparison,
+        comparison=shard.comparison.status(),
         shipping=shard.shipping.status,
         clock_offset_ns=shard.log_time.offset_ns,
-        alarms=_alarms(shard, comparison),
+        alarms=tuple(find_alarms(shard)),
     )
 
 
-def _alarms(shard: "Shard", comparison: ComparisonStatus) -> tuple[str, ...]:
-    alarms = []
-    failure = shard.failure
-    if failure is not None:
-        reason = failure.reason if isinstance(failure, ClusterError) else type(failure).__name__
-        alarms.append(f"{reason}: {failure}")
-    if comparison.alarm is not None and comparison.agreed_index < comparison.alarm.index:
-        alarms.append(f"STATES_DIFFER: {comparison.alarm}")
+def find_alarms(shard: "Shard", names: Mapping[UUID, str] = _NO_NAMES) -> Iterator[Alarm]:
+    """Yield what of a replica needs attention; ``onelog.reasons`` lists the reasons.
+
+    ``names`` are those of the members, as far as they are known.
+    """
+    if shard.failure is not None:
+        yield Alarm("REPLICA_STOPPED", "", str(shard.failure))
+    refusal = shard.log.guard.refusal
+    if refusal is not None:
+        yield Alarm(refusal.reason, "", str(refusal))
     if shard.log_time.is_alarming:
         offset_s = shard.log_time.offset_ns / 1e9
-        alarms.append(f"CLOCK_OFFSET: the wall clock is {offset_s:+.1f} s away from log time")
-    for damage in shard.shipping.mending.damages.values():
-        found = f"{damage.path}, entries {damage.first_index} to {damage.last_index}: {damage.rule}"
-        where = "; no member can give a copy" if damage.is_alarming else "; being repaired"
-        alarms.append(f"LOG_DAMAGED: {found}{where}")
-    return tuple(alarms)
+        words = f"the wall clock is {offset_s:+.1f} s away from log time, and is not followed"
+        yield Alarm("CLOCK_JUMPED", "", words)
+    for damage in shard.shipping.repair.damages.values():
+        yield Alarm("SEGMENT_DAMAGED", damage.path, damage.describe())
+    comparison = shard.comparison.status()
+    difference = comparison.alarm
+    if difference is not None:
+        yield Alarm("STATE_DIVERGED", "", difference.describe(names))

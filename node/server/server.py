@@ -1,6 +1,6 @@
 """One process of a node, put together: from settings to a database, and back to an empty port.
 
-Starting: the directory is claimed; HTTP and the API listen, so that whoever asks hears how far it
+Starting: the directory is claimed; HTTP and the API listen, so that probes see how far it
 is; the cluster is founded, joined or known; shards recover on a thread; peers are dialled; with
 leaders known the process is ready. Calls of clients get through once all shards have recovered
 (``node/edge/gate.py``).
@@ -10,7 +10,8 @@ and new calls are refused; those under way get ``shutdown.drain_s``; leaderships
 within ``shutdown.transfer_s``; the logs are synced and closed; the directory is free. A second
 signal ends the process at once, which loses nothing that was acknowledged: it is what a crash is.
 
-An error in any part ends ``run`` with that error, after the rest was closed.
+An error in any part ends ``run`` with that error, after the rest was closed. So does the removal of
+this node from its cluster (node/membership/removal.py), unless the settings keep the process.
 """
 
 import asyncio
@@ -21,39 +22,45 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
+from typing import Any
 from uuid import UUID
+
+from starlette.responses import Response
 
 from onelog.cluster.raft.membership import Membership
 from onelog.node.config.schema import Config
 from onelog.node.context import NodeContext, Service, ServiceFactory
-from onelog.node.credentials import (
-    forward_tls,
-    peer_client_tls,
-    peer_server_tls,
-)
+from onelog.node.credentials import LOOK_S as CERTIFICATES_S
+from onelog.node.credentials import Credentials
 from onelog.node.edge.gate import Gate
 from onelog.node.edge.port import CUT_S, ApiServer
-from onelog.node.edge.shards import edge_of
-from onelog.node.errors import ConfigError, NodeError
+from onelog.node.edge.shards import get_edge
+from onelog.node.errors import ConfigError, MemberRemoved
 from onelog.node.membership.balance import LeaderBalance
-from onelog.node.membership.formation import Formation, Place
+from onelog.node.membership.formation import Formation, LocalProcess
 from onelog.node.membership.peer_port import PeerPort, watch_siblings
+from onelog.node.membership.removal import RemovalWatch, describe_membership
 from onelog.node.membership.topology import LeaderView, LiveTopology, NodeView
 from onelog.node.metrics import CONTENT_TYPE, Metrics
+from onelog.node.public_errors import member_removed
 from onelog.node.readiness import Readiness
 from onelog.node.replica.driver import ShardDriver
 from onelog.node.replica.retention import Holding
 from onelog.node.replicas import RecoveryStopped, Replicas, ReplicasConfig, SystemClock
-from onelog.node.server.http import HttpLimits, HttpServer, Response
+from onelog.node.server.content_metrics import ContentMetrics
+from onelog.node.server.descriptors import Shares, share
+from onelog.node.server.http import HttpLimits, HttpServer, respond, respond_json
+from onelog.node.server.memory import MemoryReserve, describe_held
 from onelog.node.server.snapshot_schedule import SnapshotMetrics, SnapshotSchedule
 from onelog.node.services.health import Health
 from onelog.node.services.reflection import make_reflection
 from onelog.node.snapshots.past import PastStates
 from onelog.node.snapshots.taking import Snapshots
 from onelog.node.tracing import Tracer, open_tracer
-from onelog.ual.directory import Claim, DataDirectory, Node, System
-from onelog.ual.errors import UalError
+from onelog.ual.directory import Claim, DataDirectory, Node, System, require_data
+from onelog.ual.errors import is_out_of_memory
 from onelog.ual.files import DiskFiles
 
 # How often readiness is looked at, and the other workers of this node are asked for leaders.
@@ -75,8 +82,12 @@ class Server:
         worker: int = 0,
         node: Node | None = None,
     ) -> None:
-        """``node``: who this is, where a supervisor of several workers has decided it."""
+        """``node``: who this is, where a supervisor of several workers has decided it.
+
+        Certificates are read here: a bad one ends the start before anything is opened.
+        """
         self.config = config
+        self._credentials = Credentials(config.security)
         self.worker = worker
         self.clock = SystemClock()
         self.metrics = Metrics()
@@ -93,11 +104,17 @@ class Server:
             limits=config.limits,
         )
         self._services: list[Service] = []
+        self._reserve = MemoryReserve()
 
     def stop(self) -> None:
         """Begin to stop."""
         self.readiness.stop()
         self._stop.set()
+
+    def describe_held(self) -> str:
+        """Return what this process holds in memory, for its last words."""
+        self._reserve.release()
+        return describe_held(self.context, self._gate)
 
     def stop_on_signals(self) -> None:
         """Stop on the first SIGTERM or SIGINT, at once on the second."""
@@ -117,32 +134,41 @@ class Server:
         path = config.node.data_dir
         if config.node.workers > 1:
             path /= f"worker-{worker}"
+        shares = self._share_descriptors()
+        if config.node.require_data:
+            require_data(DiskFiles(), path)
         claim = DataDirectory.claim(DiskFiles(), path, self._node or new_node(config))
-        http = HttpServer(
-            {"/metrics": self._metrics_page, "/healthz": self._health_page, "/ready": self._ready},
-            HttpLimits(
-                config.http.connections_max,
-                config.http.request_s_max,
-                config.http.header_bytes_max,
-            ),
+        log_narrowed(claim)
+        http = self._make_http(shares.http)
+        port = PeerPort(
+            str(config.listen.peers.plus(worker)),
+            self._credentials.peer_server,
+            connections_max=shares.peers,
         )
-        port = PeerPort(str(config.listen.peers.plus(worker)), peer_server_tls(config.security))
         api: ApiServer | None = None
         tracer: Tracer | None = None
+        watching: asyncio.Task[None] | None = None
         try:
+            self._bind_credentials(claim)
+            if self._credentials.is_used:
+                watching = asyncio.create_task(self._watch_certificates(), name="certificates")
             tracer = self._open_tracer(claim.node)
             await self._listen_http(http)
             # The ports are part of what a node says of itself: they come first.
-            api = ApiServer(config, worker, self._gate)
+            api = ApiServer(config, worker, self._gate, self._credentials, shares.api)
+            self.metrics.watch_ports(
+                {"api": api.acceptor, "http": http.acceptor, "peers": port.listener.acceptor}
+            )
             self.api_port = await api.bind()
             await port.start()
-            place = Place(
+            local = LocalProcess(
                 config, claim.node, worker, self._endpoints(self.api_port), self._peer_address(port)
             )
-            self._make_context(place, tracer)
+            self._make_context(local, tracer)
             self._add_services(api)
             api.start()
-            await self._serve(place, claim, port, api)
+            await self._serve(local, claim, port, api)
+            self._reserve.release_all()
         finally:
             self.readiness.stop()
             if api is not None:
@@ -151,17 +177,52 @@ class Server:
                 await self.context.close()
             await port.stop()
             await http.stop()
+            if watching is not None:
+                watching.cancel()
             if tracer is not None:
                 tracer.close()
             claim.close()
+            self._credentials.node_names = tuple
             _log.info("stopped")
 
     # Starting
 
+    def _bind_credentials(self, claim: Claim) -> None:
+        """Check that the certificate is this node's, as far as its cluster is known."""
+        cluster = self.config.cluster
+        name = "" if cluster.join and "cluster.name" not in self.config.given else cluster.name
+        if claim.system is not None:
+            name = claim.system.cluster_name or name
+        self._credentials.bind(name, claim.node.name)
+
+    def _share_descriptors(self) -> Shares:
+        config = self.config
+        shares = share(config, -(-config.cluster.shards // config.node.workers))
+        if shares.api < config.limits.connections_max:
+            _log.warning(
+                "the limit of open files leaves room for %d client connections, not for the %d of "
+                "limits.connections_max; raise it (ulimit -n)",
+                shares.api,
+                config.limits.connections_max,
+            )
+        return shares
+
+    def _make_http(self, connections_max: int) -> HttpServer:
+        address, http = self.config.listen.http.plus(self.worker), self.config.http
+        return HttpServer(
+            address.host,
+            address.port,
+            {"/metrics": self._metrics_page},
+            {"/healthz": self._health_page, "/ready": self._ready},
+            HttpLimits(
+                connections_max, http.request_s_max, http.header_bytes_max, http.keep_alive_s_max
+            ),
+        )
+
     async def _listen_http(self, http: HttpServer) -> None:
         address = self.config.listen.http.plus(self.worker)
         try:
-            self.http_port = await http.start(address.host, address.port)
+            self.http_port = await http.start()
         except OSError as error:
             raise ConfigError(
                 f"cannot listen for HTTP on {address}: {error.strerror or error}; change "
@@ -180,19 +241,19 @@ class Server:
         advertised = self.config.peers_advertised
         return str(advertised) if advertised.port else f"{advertised.host}:{port.port}"
 
-    def _make_context(self, place: Place, tracer: Tracer | None) -> None:
+    def _make_context(self, local: LocalProcess, tracer: Tracer | None) -> None:
         view = NodeView(
-            place.node.node_id,
-            place.node.name,
-            place.endpoints,
-            place.peer_address,
+            local.node.node_id,
+            local.node.name,
+            local.endpoints,
+            local.peer_address,
             is_connected=True,
         )
         drivers: dict[int, ShardDriver] = {}
         self.context = NodeContext(
             self.config,
-            place.node.node_id,
-            place.node.name,
+            local.node.node_id,
+            local.node.name,
             self.clock,
             self.metrics,
             LiveTopology(view, self.worker),
@@ -201,7 +262,7 @@ class Server:
             Holding(drivers, self.clock),
             self.clock.now_s(),
             drivers,
-            forward_tls=forward_tls(self.config.security),
+            credentials=self._credentials if self._credentials.is_used else None,
             tracer=tracer,
         )
 
@@ -218,16 +279,18 @@ class Server:
     def _add_services(self, api: ApiServer) -> None:
         assert self.context is not None
         self._services = [make(self.context) for make in self._factories]
-        calls = edge_of(self.context).calls
+        calls = get_edge(self.context).calls
         names = [each.name for each in self._services]
         for each in (*self._services, self._health.service(calls), *make_reflection(calls, names)):
             api.add(each)
 
     # Serving
 
-    async def _serve(self, place: Place, claim: Claim, port: PeerPort, api: ApiServer) -> None:
+    async def _serve(
+        self, local: LocalProcess, claim: Claim, port: PeerPort, api: ApiServer
+    ) -> None:
         self._set_health(is_ready=False)
-        system = await self._form(place, claim, port)
+        system = await self._form(local, claim, port)
         if system is None:
             return
         directory = claim.complete(system)
@@ -235,33 +298,31 @@ class Server:
         port.introducer.found(system)
         _log.info(
             "node %s (%s) of cluster %s (%s)",
-            place.node.name, place.node.node_id, system.cluster_name, system.cluster_id,
+            local.node.name, local.node.node_id, system.cluster_name, system.cluster_id,
         )  # fmt: skip
-        config = self._replicas_config(place, system)
+        config = self._replicas_config(local, system)
         self.readiness.recover(list(config.shards or ()))
         try:
             replicas = await Replicas.open(config, directory, port, self.readiness.progress)
         except RecoveryStopped:
             return
-        context = self._enter(place, system, replicas, port)
+        context = self._enter(local, system, replicas, port)
         _log.info(
             "serving on %s",
-            place.endpoints[self.worker],
+            local.endpoints[self.worker],
             extra={
                 "fields": {
-                    "api": place.endpoints[self.worker],
+                    "api": local.endpoints[self.worker],
                     "http": f"{self.config.listen.http.host}:{self.http_port}",
                     "data_dir": str(claim.path),
                 }
             },
         )
-        await self._run(context, replicas, api, self._siblings(place))
+        await self._run(context, replicas, api, self._siblings(local))
 
-    async def _form(self, place: Place, claim: Claim, port: PeerPort) -> System | None:
+    async def _form(self, local: LocalProcess, claim: Claim, port: PeerPort) -> System | None:
         """Return the cluster; None if the process should stop before there is one."""
-        formation = Formation(
-            place, claim, port, peer_client_tls(self.config.security), self.readiness.say
-        )
+        formation = Formation(local, claim, port, self._credentials.peer_client, self.readiness.say)
         forming = asyncio.create_task(formation.run())
         stopping = asyncio.create_task(self._stop.wait())
         await asyncio.wait((forming, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -273,18 +334,17 @@ class Server:
             await forming
         return None
 
-    def _replicas_config(self, place: Place, system: System) -> ReplicasConfig:
-        config, self_id = self.config, place.node.node_id
+    def _replicas_config(self, local: LocalProcess, system: System) -> ReplicasConfig:
+        config, self_id = self.config, local.node.node_id
         # Nodes may have moved since: what the settings say of a founder's address counts.
         moved = {name: str(address) for name, address in config.cluster.initial}
         founders = system.founders
         return ReplicasConfig(
-            data_dir=config.node.data_dir,
             cluster_id=system.cluster_id,
             node_id=self_id,
-            node_name=place.node.name,
-            created_at=system.created_at,
-            listen=str(config.listen.peers.plus(self.worker)),
+            node_name=local.node.name,
+            cluster_name=system.cluster_name or config.cluster.name,
+            names={each.node_id: each.name for each in founders},
             peers={
                 each.node_id: shifted(moved.get(each.name, each.address), self.worker)
                 for each in founders
@@ -292,17 +352,18 @@ class Server:
             },
             founders=Membership.of(each.node_id for each in founders) if founders else None,
             shards=tuple(range(self.worker, system.topology.shards, system.workers)),
-            endpoints=place.endpoints,
+            endpoints=local.endpoints,
             topology=system.topology,
             log=config.log_config(),
             raft=config.raft_config(),
             shard=config.shard_config(),
             transport=config.transport_config(),
-            client_tls=peer_client_tls(config.security),
+            shipping=config.shipping_config(),
+            client_tls=self._credentials.peer_client,
         )
 
     def _enter(
-        self, place: Place, system: System, replicas: Replicas, port: PeerPort
+        self, local: LocalProcess, system: System, replicas: Replicas, port: PeerPort
     ) -> NodeContext:
         """Make the recovered shards available to the services."""
         context = self.context
@@ -312,7 +373,7 @@ class Server:
         context.drivers.update(replicas.drivers)
         context.topology.found(system.cluster_id, system.topology)
 
-        def leader_of(shard: int) -> LeaderView | None:
+        def find_leader(shard: int) -> LeaderView | None:
             driver = context.drivers.get(shard)
             if driver is None:
                 return None
@@ -330,12 +391,21 @@ class Server:
                     status.is_connected,
                 )
 
-        context.topology.attach(peers, leader_of)
-        port.leaders = lambda: {
-            shard: view for shard in context.drivers if (view := leader_of(shard)) is not None
+        context.topology.attach(peers, find_leader)
+        self._credentials.bind(system.cluster_name or self.config.cluster.name, local.node.name)
+        self._credentials.node_names = lambda: [each.name for each in context.topology.nodes()]
+        assert port.introducer is not None
+        port.introducer.members = lambda: {
+            local.node.name: local.node.node_id,
+            **{each.name: each.node_id for each in peers() if each.name},
         }
+        port.leaders = lambda: {
+            shard: view for shard in context.drivers if (view := find_leader(shard)) is not None
+        }
+        members = {number: each.shard.member for number, each in context.drivers.items()}
+        port.describe_membership = partial(describe_membership, members)
         context.balance = LeaderBalance(
-            place.node.node_id,
+            local.node.node_id,
             context.drivers,
             lambda: [each for each, status in transport.status().items() if status.is_connected],
             self.metrics,
@@ -343,21 +413,22 @@ class Server:
         )
         self.metrics.watch(context.drivers, replicas.driver, transport)
         self.metrics.registry.register(SnapshotMetrics(context))
+        self.metrics.sliced.append(ContentMetrics(context).collect)
         self.readiness.elect(context.drivers)
-        if place.node.node_id not in {each.node_id for each in system.founders}:
+        if local.node.node_id not in {each.node_id for each in system.founders}:
             self.readiness.say(
-                f"to be added as a member: {place.node.node_id} ({place.node.name}) at "
-                f"{place.peer_address}"
+                f"to be added as a member: {local.node.node_id} ({local.node.name}) at "
+                f"{local.peer_address}"
             )
         return context
 
-    def _siblings(self, place: Place) -> dict[int, str]:
+    def _siblings(self, local: LocalProcess) -> dict[int, str]:
         """Return where the other workers of this node answer."""
         at = self.config.listen.peers
         return {
             each: str(at.plus(each))
             for each in range(self.config.node.workers)
-            if each != self.worker and place.config.node.workers > 1
+            if each != self.worker and local.config.node.workers > 1
         }
 
     async def _run(
@@ -369,20 +440,23 @@ class Server:
     ) -> None:
         """Serve until asked to stop or something fails; then end in order."""
         assert context.balance is not None
+        asyncio.get_running_loop().set_exception_handler(partial(_on_loop_error, replicas))
         driving = asyncio.create_task(replicas.run(), name="replicas")
         schedule = SnapshotSchedule(context)
         background = [
             asyncio.create_task(self._watch_readiness(), name="readiness"),
             asyncio.create_task(schedule.run(), name="snapshots"),
             asyncio.create_task(context.holding.run(schedule.trim_now), name="holds"),
+            asyncio.create_task(self._watch_removal(context, replicas, api), name="removal"),
         ]
+        background += [asyncio.create_task(each()) for each in context.chores]
         if self.config.cluster.balance_leaders:
             background.append(asyncio.create_task(context.balance.run(), name="balance"))
         if siblings:
             watching = watch_siblings(
                 siblings,
-                context.node_id,
-                peer_client_tls(self.config.security),
+                replicas.transport.identity,
+                self._credentials.peer_client,
                 context.topology.learn,
                 SIBLINGS_S,
             )
@@ -393,15 +467,13 @@ class Server:
                 (driving, stopping, *background), return_when=asyncio.FIRST_COMPLETED
             )
         finally:
+            self._reserve.release()  # what follows may be the end for lack of memory
             for each in (stopping, *background):
                 each.cancel()
             ended = await asyncio.gather(*background, return_exceptions=True)
         if not driving.done():
             await self._leave(context, replicas, api)
-        try:
-            await driving
-        except* (NodeError, UalError) as errors:
-            raise errors.exceptions[0] from errors
+        await driving
         for error in ended:
             if isinstance(error, Exception):
                 raise error
@@ -438,6 +510,36 @@ class Server:
                 self._set_health(is_ready=is_ready)
             await asyncio.sleep(LOOK_S)
 
+    async def _watch_removal(
+        self, context: NodeContext, replicas: Replicas, api: ApiServer
+    ) -> None:
+        """Raise ``MemberRemoved`` when the cluster has removed this node; or stay, if so set."""
+        members = {number: each.shard.member for number, each in context.drivers.items()}
+        tls = self._credentials.peer_client
+        watch = RemovalWatch(members, replicas.transport, tls, self.clock.now_s)
+        self.readiness.removed = watch.removed
+        await watch.run()
+        self.readiness.remove()
+        self._set_health(is_ready=False)
+        what = f"the cluster has removed {context.node_name} ({context.node_id})"
+        advice = (
+            "start a new node with an empty directory and --join to replace it; to take it back as "
+            "it is, add it again (onelog admin members add) and start it"
+        )
+        if not self.config.node.keep_after_removal:
+            raise MemberRemoved(f"{what}; {advice}")
+        api.cut(member_removed())
+        replicas.transport.set_peers({})  # they would refuse it again and again
+        _log.error("%s, and this process stays for inspection; %s", what, advice)
+        await self._stop.wait()
+
+    async def _watch_certificates(self) -> None:
+        while True:
+            self._credentials.look()
+            for setting, expires_s in self._credentials.expires_s.items():
+                self.metrics.certificate_expiry.labels(setting).set(expires_s)
+            await asyncio.sleep(CERTIFICATES_S)
+
     def _set_health(self, *, is_ready: bool) -> None:
         self.metrics.ready.set(is_ready)
         for name in ("", *(each.name for each in self._services)):
@@ -445,16 +547,27 @@ class Server:
 
     # HTTP
 
-    def _metrics_page(self) -> Response:
-        return Response(HTTPStatus.OK, self.metrics.text(), CONTENT_TYPE)
+    async def _metrics_page(self) -> Response:
+        return respond(HTTPStatus.OK, await self.metrics.page(), CONTENT_TYPE)
 
-    def _health_page(self) -> Response:
-        return Response(HTTPStatus.OK, b"ok\n")
+    async def _health_page(self) -> Response:
+        return respond(HTTPStatus.OK, b"ok\n")
 
-    def _ready(self) -> Response:
+    async def _ready(self) -> Response:
         report = self.readiness.report()
         status = HTTPStatus.OK if report["ready"] else HTTPStatus.SERVICE_UNAVAILABLE
-        return Response.of_json(status, report)
+        return respond_json(status, report)
+
+
+def _on_loop_error(
+    replicas: Replicas, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
+) -> None:
+    """End the process if a callback had no memory: nobody knows how far it came."""
+    error = context.get("exception")
+    if isinstance(error, BaseException) and is_out_of_memory(error):
+        replicas.driver.fail(error)
+    else:
+        loop.default_exception_handler(context)
 
 
 def new_node(config: Config) -> Node:
@@ -462,6 +575,16 @@ def new_node(config: Config) -> Node:
     created_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     node_id = UUID(bytes=secrets.token_bytes(16), version=4)
     return Node(node_id, config.node.name, created_at)
+
+
+def log_narrowed(claim: Claim) -> None:
+    """Say that others had access to the directory, if they had."""
+    if claim.narrowed:
+        _log.warning(
+            "others had access to %s and %d more: only the owner has now",
+            claim.narrowed[0],
+            len(claim.narrowed) - 1,
+        )
 
 
 def shifted(address: str, worker: int) -> str:

@@ -32,7 +32,7 @@ from onelog.snapshot.errors import SnapshotError
 from onelog.snapshot.trigger import Cause, Growth, snapshot_due
 from onelog.ual.errors import DiskFull
 
-# How often shards are looked at, and trimmed without a new snapshot, at most.
+# How often shards are checked, and trimmed without a new snapshot, at most.
 LOOK_S = 1.0
 TRIM_S = 10.0
 # Segments that one trim removes. The rest comes at the next look.
@@ -105,7 +105,7 @@ class SnapshotSchedule:
         self._trim_at_s[driver.number] = self._clock.now_s()
 
     async def _trim(self, driver: ShardDriver) -> None:
-        """Let the log lose what it may, if it is time to look."""
+        """Trim the log, if it is time to."""
         number, shard, now_s = driver.number, driver.shard, self._clock.now_s()
         if now_s < self._trim_at_s[number] or shard.failure is not None:
             return
@@ -139,26 +139,26 @@ class SnapshotSchedule:
 # Snapshot metrics
 
 _REPORT_GAUGES: tuple[tuple[str, str, Callable[[SnapshotReport], float]], ...] = (
-    ("snapshot_build_seconds", "How long the last build took", lambda r: r.seconds),
-    ("snapshot_builder_bytes", "Memory of the last builder", lambda r: r.builder_bytes_peak),
-    ("snapshot_failing", "1 if the last build failed", lambda r: r.failed_s is not None),
+    ("snapshot_build_seconds", "Duration of the last snapshot build", lambda r: r.seconds),
+    ("snapshot_builder_bytes", "Peak memory of the last builder", lambda r: r.builder_bytes_peak),
+    ("snapshot_failing", "1 if the last snapshot build failed", lambda r: r.failed_s is not None),
     ("snapshot_mismatch", "1 if the last one differed from the live state: an alarm",
      lambda r: bool(r.mismatch)),
 )  # fmt: skip
 _REPORT_COUNTERS: tuple[tuple[str, str, Callable[[SnapshotReport], float]], ...] = (
-    ("snapshots", "Snapshots that were accepted", lambda r: r.taken),
+    ("snapshots", "Snapshots taken", lambda r: r.taken),
     ("snapshot_failures", "Builds that failed", lambda r: r.failures),
-    ("trims", "Times that the log lost something", lambda r: r.trims),
-    ("trimmed_segments", "Segments that it lost", lambda r: r.trimmed_segments),
+    ("trims", "Trims that removed segments of the log", lambda r: r.trims),
+    ("trimmed_segments", "Segments removed by trims", lambda r: r.trimmed_segments),
 )
 _PAST_GAUGES: tuple[tuple[str, str, Callable[[PastStates], float]], ...] = (
     ("past_states", "States of the past in memory", lambda p: len(p.states)),
-    ("past_bytes", "About what they hold", lambda p: p.memory_bytes),
-    ("past_builds_under_way", "States that are being built", lambda p: p.builds),
+    ("past_bytes", "Approximate bytes of states of the past", lambda p: p.memory_bytes),
+    ("past_builds_under_way", "States of the past being built", lambda p: p.builds),
 )
 _PAST_COUNTERS: tuple[tuple[str, str, Callable[[PastStates], float]], ...] = (
-    ("past_builds", "States of the past that were built", lambda p: p.built),
-    ("past_refused", "Reads of the past that were refused for a limit", lambda p: p.refused),
+    ("past_builds", "States of the past built", lambda p: p.built),
+    ("past_refused", "Reads of the past refused because of a limit", lambda p: p.refused),
     ("past_failures", "Builds that failed", lambda p: p.failed),
 )
 
@@ -198,9 +198,13 @@ class SnapshotMetrics:
         index = GaugeMetricFamily(
             "onelog_snapshot_index", "The index of the newest snapshot", labels=["shard"]
         )
-        size = GaugeMetricFamily("onelog_snapshot_bytes", "Its size", labels=["shard"])
+        size = GaugeMetricFamily(
+            "onelog_snapshot_bytes", "Size of the newest snapshot", labels=["shard"]
+        )
         age = GaugeMetricFamily(
-            "onelog_snapshot_age_seconds", "Its age, by the wall clock", labels=["shard"]
+            "onelog_snapshot_age_seconds",
+            "Age of the newest snapshot, by the wall clock",
+            labels=["shard"],
         )
         for number, driver in self._drivers.items():
             newest = driver.shard.snapshots.newest

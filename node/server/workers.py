@@ -9,6 +9,8 @@ in, and the node's id, which all of them share.
   order, handing their leaderships over, and the parent ends with an error. Restarting is left to
   what runs the node (systemd, Kubernetes, …), as for a node of one process: one place that knows
   how often and how fast, and an operator who sees it.
+* If a worker ends because the cluster has removed the node, the parent ends in the same way, with
+  the exit code of that.
 * Workers of a parent that was killed stop in order: they notice by their standard input, which it
   held open.
 """
@@ -23,8 +25,8 @@ from contextlib import suppress
 from uuid import UUID
 
 from onelog.node.config.schema import Config
-from onelog.node.errors import WorkerFailed
-from onelog.node.server.server import new_node
+from onelog.node.errors import MemberRemoved, WorkerFailed
+from onelog.node.server.server import log_narrowed, new_node
 from onelog.ual.directory import DataDirectory
 from onelog.ual.files import DiskFiles
 
@@ -51,6 +53,7 @@ class Supervisor:
         claim = DataDirectory.claim(
             DiskFiles(), config.node.data_dir, new_node(config), of_workers=True
         )
+        log_narrowed(claim)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._pass_on, number)
@@ -85,6 +88,8 @@ class Supervisor:
             asyncio.create_task(process.wait()): worker for worker, process in self._workers.items()
         }
         failed: list[str] = []
+        codes: list[int] = []
+        is_removed = False
         pending = set(waiting)
         while pending:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -93,12 +98,16 @@ class Supervisor:
                 if code == EXIT_OK and self._is_stopping:
                     continue
                 what = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+                is_removed = is_removed or code == MemberRemoved.exit_code
                 failed.append(f"worker {waiting[task]} ended {what}")
+                codes.append(code)
                 _log.error("%s", failed[-1])
                 if not self._is_stopping:
                     self._pass_on(signal.SIGTERM)
+        if is_removed:
+            raise MemberRemoved("the cluster has removed this node; its workers say what to do")
         if failed:
-            raise WorkerFailed("; ".join(failed) + "; its own messages say why")
+            raise WorkerFailed("; ".join(failed) + "; its own messages say why", codes[0])
 
     async def _end_all(self) -> None:
         """Leave no process behind, whatever happened."""

@@ -8,7 +8,8 @@ Three kinds of calls:
 
 There is no transaction over shards, so a call of the third kind may fail with the change made in
 some of them. Repeating it finishes the work: a shard where the change is already made does not
-refuse it, unless that is so in all shards (``every_shard``).
+refuse it. If that is so in all shards, a namespace or a hold that is made or ended again is refused
+(``every_shard``), and a change of members succeeds.
 
 A new hold is tried on all shards before it is set in the first: an index that one of them lacks
 refuses the call before anything is written. Moving a hold needs no trial, because repeating a move
@@ -31,6 +32,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -38,14 +40,23 @@ from uuid import UUID
 from onelog.cluster.errors import ClusterError
 from onelog.cluster.raft.member import CANDIDATE, FOLLOWER, LEADER
 from onelog.cluster.raft.membership import Membership
+from onelog.cluster.raft.state_comparison import ComparisonStatus
 from onelog.errors import AlreadyExists, FailedPrecondition, NotFound, OnelogError
 from onelog.node.context import NodeContext
 from onelog.node.edge.calls import Call, Elsewhere, gather
-from onelog.node.edge.operation import applied, put_header
-from onelog.node.edge.shards import Edge, invalid, namespace_of
+from onelog.node.edge.operation import applied, fill_header
+from onelog.node.edge.shards import REPAIR_S_MAX, Edge, invalid, namespace_of
 from onelog.node.membership.balance import HOLD_S, transfer
-from onelog.node.public_errors import answer_too_large, error_of_reason, error_of_refusal
+from onelog.node.public_errors import (
+    answer_too_large,
+    damaged,
+    error_of_bounds,
+    error_of_reason,
+    error_of_refusal,
+    error_of_setting,
+)
 from onelog.node.replica.driver import ShardDriver, own_task
+from onelog.node.replica.repair import Damage
 from onelog.node.replica.retention import (
     BYTES_MAX_DEFAULT,
     RESERVE_BYTES,
@@ -56,10 +67,12 @@ from onelog.node.replica.retention import (
     trouble,
 )
 from onelog.node.replica.shard import NodeClock, Shard
+from onelog.node.replica.status import find_alarms
 from onelog.node.snapshots.past import first_as_of_index
 from onelog.node.snapshots.taking import SnapshotReport, age_s
 from onelog.projections.limits import HOLD_NAME_SIZE_MAX, TTL_NS_MAX
 from onelog.projections.namespaces import Limits
+from onelog.projections.queue.reads import QueueReads
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
 from onelog.projections.system.commands import (
@@ -72,7 +85,7 @@ from onelog.projections.system.commands import (
     encode_command,
 )
 from onelog.projections.system.holds import Cause, Hold
-from onelog.ual.entry import Entry
+from onelog.ual.entry import Entry, Unreadable
 from onelog.ual.errors import DiskFull, IndexDropped, IndexInFuture, PayloadTooLarge
 from onelog.ual.log import Log
 from onelog.ual.segments.sealed import DamagedSegment, SealedSegment
@@ -92,15 +105,19 @@ def read_page(
     with_voids: bool,  # noqa: FBT001 - called by an executor
     owners: frozenset[int],
     message_bytes_max: int,
-) -> admin_pb2.ReadLogResponse:
+) -> tuple[admin_pb2.ReadLogResponse, Unreadable | None]:
     """Return the next entries, and up to where that is all: before ``first_index`` if nothing is.
 
-    Raises TooLarge if the first one alone is above what a message may be.
+    A page ends before what cannot be read, which is returned as well if the page would begin with
+    it. Raises TooLarge if the first entry alone is above what a message may be.
     """
     end = min(last_index, log.commit_index if with_voids else log.applied_index)
     page = admin_pb2.ReadLogResponse(last_index=end)
     left = min(READ_BYTES_MAX, message_bytes_max - ENTRY_OVERHEAD_MAX)
-    for entry in log.scan(first_index, end, skip_voids=not with_voids):
+    for entry in log.scan_readable(first_index, end, skip_voids=not with_voids):
+        if isinstance(entry, Unreadable):
+            page.last_index = entry.first_index - 1
+            return page, None if page.entries else entry
         if owners and entry.owner not in owners:
             continue
         size_max = left if page.entries else message_bytes_max - ENTRY_OVERHEAD_MAX
@@ -114,15 +131,15 @@ def read_page(
                 raise _entry_too_large(shard, entry, size, message_bytes_max)
             page.last_index = entry.index - 1
             break
-        _put_entry(page.entries.add(), shard, entry, payload)
+        _fill_entry(page.entries.add(), shard, entry, payload)
         left -= size + ENTRY_OVERHEAD_MAX
         if len(page.entries) >= READ_ENTRIES_MAX or left <= 0:
             page.last_index = entry.index
             break
-    return page
+    return page, None
 
 
-def _put_entry(target: log_pb2.Entry, shard: int, entry: Entry, payload: bytes) -> None:
+def _fill_entry(target: log_pb2.Entry, shard: int, entry: Entry, payload: bytes) -> None:
     target.shard = shard
     target.index = entry.index
     target.term = entry.term
@@ -132,9 +149,18 @@ def _put_entry(target: log_pb2.Entry, shard: int, entry: Entry, payload: bytes) 
     target.payload = payload
 
 
+def _show_damage(damage: Unreadable, shard: int, *, passes: bool) -> admin_pb2.ReadLogResponse:
+    """Return a page that shows what cannot be read; raise if the caller does not want that."""
+    if not passes:
+        raise damaged(damage)
+    page = admin_pb2.ReadLogResponse(last_index=damage.last_index)
+    page.entries.add(shard=shard, index=damage.first_index, unreadable_through=damage.last_index)
+    return page
+
+
 def _entry_too_large(shard: int, entry: Entry, size: int, limit: int) -> Exception:
     return answer_too_large(
-        f"entry {entry.index} of shard {shard} has {size} bytes, and a message {limit}; go on "
+        f"entry {entry.index} of shard {shard} has {size} bytes, and a message {limit}; continue "
         "behind it, or raise limits.message_bytes_max",
         limit,
         index=entry.index,
@@ -175,6 +201,29 @@ class FirstSeen:
         return self._since_ns
 
 
+def fill_states(
+    target: admin_pb2.StateComparison, status: ComparisonStatus, names: Mapping[UUID, str]
+) -> None:
+    """Show how the states of replicas compare; ``names`` are those of nodes."""
+    target.compared_index = status.marked_index
+    target.agreed_index = status.agreed_index
+    target.comparisons = status.comparisons
+    alarm = status.alarm
+    if alarm is None:
+        return
+    target.difference.index = alarm.index
+    target.difference.projections.extend(alarm.owners)
+    target.difference.has_majority = alarm.wrong is not None
+    for row in alarm.rows:
+        hashes = dict(row.hashes)
+        target.difference.replicas.add(
+            node_id=str(row.node_id),
+            node_name=names.get(row.node_id, ""),
+            hashes=[hashes.get(owner, 0) for owner in alarm.owners],
+            has_stopped=row.node_id in (alarm.wrong or ()),
+        )
+
+
 def node_status(context: NodeContext, seen: FirstSeen) -> admin_pb2.GetStatusResponse:
     """Return how the node that answers is; ``seen`` remembers its alarms."""
     status = admin_pb2.GetStatusResponse(
@@ -185,12 +234,17 @@ def node_status(context: NodeContext, seen: FirstSeen) -> admin_pb2.GetStatusRes
         uptime_ms=int((context.clock.now_s() - context.started_s) * 1000),
     )
     alarms: list[AlarmFound] = []
+    names = {each.node_id: each.name for each in context.topology.nodes()}
     for number, driver in sorted(context.drivers.items()):
         report = context.snapshots.report(number)
-        put_shard(status.shards.add(), number, driver.shard)
-        put_snapshots(status.shards[-1].snapshots, driver, report, context.clock)
-        alarms += _alarms_of(number, driver.shard, report)
-    put_alarms(status, alarms, seen)
+        fill_shard(status.shards.add(), number, driver.shard)
+        fill_snapshots(status.shards[-1].snapshots, driver, report, context.clock)
+        fill_states(status.shards[-1].states, driver.shard.comparison.status(), names)
+        alarms += _find_alarms(number, driver.shard, report, names)
+    if context.credentials is not None and context.topology.worker == 0:
+        for alarm in context.credentials.alarms():
+            alarms.append(AlarmFound(alarm.reason, 0, alarm.setting, alarm.message))
+    fill_alarms(status, alarms, seen)
     if context.transport is not None:
         for node_id, peer in context.transport.status().items():
             status.peers.add(
@@ -204,7 +258,7 @@ def node_status(context: NodeContext, seen: FirstSeen) -> admin_pb2.GetStatusRes
     return status
 
 
-def put_shard(target: admin_pb2.ShardStatus, number: int, shard: Shard) -> None:
+def fill_shard(target: admin_pb2.ShardStatus, number: int, shard: Shard) -> None:
     """Show one replica."""
     member, log, router = shard.member, shard.log, shard.router
     target.shard = number
@@ -235,10 +289,10 @@ def put_shard(target: admin_pb2.ShardStatus, number: int, shard: Shard) -> None:
         name = log_pb2.Owner.Name(owner).removeprefix("OWNER_").lower()
         target.memory.update({f"{name}.{kind}": size for kind, size in sizes.items()})
     for hold in shard.projections.system.holds:
-        put_hold(target.holds.add(), number, shard, hold)
+        fill_hold(target.holds.add(), number, shard, hold)
 
 
-def put_hold(target: admin_pb2.Hold, number: int, shard: Shard, hold: Hold) -> None:
+def fill_hold(target: admin_pb2.Hold, number: int, shard: Shard, hold: Hold) -> None:
     """Show a hold as one replica sees it."""
     now_ns = max(shard.log_time.estimate_ns(), shard.router.log_time_ns)
     target.name = hold.name
@@ -256,7 +310,7 @@ def put_hold(target: admin_pb2.Hold, number: int, shard: Shard, hold: Hold) -> N
     target.created_index = hold.created_index
 
 
-def put_snapshots(
+def fill_snapshots(
     target: admin_pb2.SnapshotStatus, driver: ShardDriver, report: SnapshotReport, clock: NodeClock
 ) -> None:
     """Show how it goes with the snapshots of a replica."""
@@ -281,7 +335,7 @@ class AlarmFound(NamedTuple):
     message: str
 
 
-def put_alarms(
+def fill_alarms(
     status: admin_pb2.GetStatusResponse, alarms: Sequence[AlarmFound], seen: FirstSeen
 ) -> None:
     """Show what needs attention, and since when."""
@@ -295,18 +349,12 @@ def put_alarms(
         )
 
 
-def _alarms_of(number: int, shard: Shard, report: SnapshotReport) -> Iterator[AlarmFound]:
+def _find_alarms(
+    number: int, shard: Shard, report: SnapshotReport, names: Mapping[UUID, str]
+) -> Iterator[AlarmFound]:
     """Yield what of a shard needs attention."""
-    if shard.failure is not None:
-        yield AlarmFound("REPLICA_STOPPED", number, "", str(shard.failure))
-    if shard.log_time.is_alarming:
-        words = "the wall clock is far from log time and is not followed"
-        yield AlarmFound("CLOCK_JUMPED", number, "", words)
-    for damage in shard.shipping.mending.damages.values():
-        yield AlarmFound("SEGMENT_DAMAGED", number, damage.path, f"{damage.path}: {damage.rule}")
-    alarm = shard.comparison.status().alarm
-    if alarm is not None:
-        yield AlarmFound("STATE_DIVERGED", number, "", str(alarm))
+    for each in find_alarms(shard, names):
+        yield AlarmFound(each.reason, number, each.subject, each.message)
     if report.mismatch:
         yield AlarmFound("STATE_MISMATCH", number, "", report.mismatch)
     if report.damaged:
@@ -344,11 +392,34 @@ def log_ranges(driver: ShardDriver) -> admin_pb2.ListLogRangesResponse:
     return answer
 
 
+@cache
 def _version() -> str:
     try:
         return version("onelogdb")
     except PackageNotFoundError:  # run from a source tree
         return "0"
+
+
+MESSAGES_SHOWN_MAX = 1_000  # of one damaged segment
+
+
+def fill_damage(
+    target: admin_pb2.DamagedSegment, number: int, damage: Damage, queues: QueueReads
+) -> None:
+    """Show a damaged segment, and the messages whose bodies cannot be read because of it."""
+    target.shard = number
+    target.path, target.rule, target.found_by = damage.path, damage.rule, damage.found_by
+    target.first_index, target.last_index = damage.first_index, damage.last_index
+    target.no_copy = damage.is_refused
+    for first_index, last_index in damage.unreadable:
+        target.unreadable.add(first_index=first_index, last_index=last_index)
+        for queue in queues.all_queues():
+            for block, at in queue.find_within(first_index, last_index):
+                if len(target.messages) == MESSAGES_SHOWN_MAX:
+                    return
+                target.messages.add(
+                    namespace=queue.namespace, queue=queue.name, message_id=block.ids[at]
+                )
 
 
 # Members
@@ -363,12 +434,15 @@ class Members:
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
 
-    async def add(self, shard: int, node_id: UUID, address: str, deadline_s: float) -> None:
+    async def add(
+        self, shard: int, node_id: UUID, name: str, address: str, deadline_s: float
+    ) -> None:
         """Make a node a learner of a shard."""
         driver = await self._leader(shard, deadline_s)
         membership = driver.shard.member.membership
         if node_id not in membership.members:
-            await self._change(driver, _with_newcomer(membership, node_id, address), deadline_s)
+            membership = _with_newcomer(membership, node_id, name, address)
+            await self._change(driver, membership, deadline_s)
 
     async def promote(self, shard: int, node_id: UUID, deadline_s: float) -> None:
         """Make a learner that has caught up a voter."""
@@ -416,8 +490,15 @@ class Members:
         others = [each for each in member.membership.voters if each != member.self_id]
         if target is None:
             if not others:
-                raise FailedPrecondition("there is nobody else", reason="TRANSFER_FAILED")
+                message = f"no other member of shard {shard} can vote, so none can lead it"
+                raise FailedPrecondition(message, reason="TRANSFER_FAILED")
             target = max(others, key=member.find_match)
+        elif target not in others:
+            is_learner = target in member.membership.learners
+            what = "a learner; promote it first" if is_learner else "no member"
+            raise FailedPrecondition(
+                f"{target} cannot lead shard {shard}: it is {what}", reason="TRANSFER_FAILED"
+            )
         left_s = max(0.0, deadline_s - self._edge.context.clock.now_s())
         await own_task()
         async with asyncio.timeout(left_s):
@@ -455,9 +536,9 @@ class Members:
             raise self._edge.failure(driver.number, outcome)
 
 
-def _with_newcomer(membership: Membership, node_id: UUID, address: str) -> Membership:
-    """Return it with a learner. The address is for those who have not met the node yet."""
-    return membership.with_learner(node_id).at({node_id: address})
+def _with_newcomer(membership: Membership, node_id: UUID, name: str, address: str) -> Membership:
+    """Return it with a learner. Name and address are for those who have not met the node yet."""
+    return membership.with_learner(node_id).at({node_id: address}).named({node_id: name})
 
 
 # Every shard
@@ -529,7 +610,7 @@ class AdminHolds:
             replica = self._edge.leading(shard).shard
             answer = admin_pb2.ListHoldsResponse()
             for hold in view.projections.system.holds:
-                put_hold(answer.holds.add(), shard, replica, hold)
+                fill_hold(answer.holds.add(), shard, replica, hold)
             return answer
 
         found: list[admin_pb2.Hold] = []
@@ -542,13 +623,13 @@ class AdminHolds:
         self, request: admin_pb2.ReleaseHoldRequest, call: Call
     ) -> admin_pb2.ReleaseHoldResponse:
         """End a hold in every shard."""
-        drafts = [encode_command(HoldRelease(_name_of(request.name)))]
+        drafts = [encode_command(HoldRelease(_check_name(request.name)))]
 
         async def part(shard: int) -> admin_pb2.ReleaseHoldResponse:
             written = await self._edge.write(shard, drafts, _NO_OPTIONS, call)
             applied(written.results[0])
             one = admin_pb2.ReleaseHoldResponse()
-            put_header(one.headers.add(), shard, written.first_index, written.results[0])
+            fill_header(one.headers.add(), shard, written.first_index, written.results[0])
             return one
 
         answer = admin_pb2.ReleaseHoldResponse()
@@ -582,7 +663,7 @@ class AdminHolds:
         if request.validate_only:
             await edge.read(shard, _READ, call)  # so that what is judged is what is so
         replica = edge.leading(shard).shard
-        command = _command_of(shard, request, replica)
+        command = _make_command(shard, request, replica)
         if request.validate_only:
             answer.indexes[shard] = _judged(command, replica)
             return answer
@@ -590,31 +671,35 @@ class AdminHolds:
         with edge.context.holding.asking(shard, command.index or log.last_index + 1):
             written = await edge.write(shard, [encode_command(command)], _NO_OPTIONS, call)
         answer.indexes[shard] = applied(written.results[0]).number
-        put_header(answer.headers.add(), shard, written.first_index, written.results[0])
+        fill_header(answer.headers.add(), shard, written.first_index, written.results[0])
         return answer
 
     def _check(self, request: admin_pb2.SetHoldRequest) -> None:
         """Refuse what no shard could take."""
-        _name_of(request.name)
+        _check_name(request.name)
         for shard, index in request.indexes.items():
             self._edge.check_shard(shard)
             if not index:
-                raise invalid("HOLD_INDEX_INVALID", "the first entry of a log has index 1")
+                message = f"the index of shard {shard} is 0; the first entry of a log has index 1"
+                raise invalid("HOLD_INDEX_INVALID", message)
         if request.move and request.from_start:
-            raise invalid("FROM_START_INVALID", "from_start is for a new hold; name an index")
+            raise invalid(
+                "FROM_START_INVALID", "from_start is for a new hold; to move one, give an index"
+            )
         ttl_ns = request.ttl_ms * _NS_PER_MS
         if ttl_ns > TTL_NS_MAX:
-            raise error_of_reason(Reason.HOLD_LIMIT_INVALID, ttl_ns)
+            most = TTL_NS_MAX // _NS_PER_MS
+            raise error_of_bounds(Reason.HOLD_LIMIT_INVALID, "ttl_ms", request.ttl_ms, most)
 
 
-def _command_of(shard: int, request: admin_pb2.SetHoldRequest, replica: Shard) -> HoldSet:
+def _make_command(shard: int, request: admin_pb2.SetHoldRequest, replica: Shard) -> HoldSet:
     """Return the command for a shard; refuse what its log or its disk does not allow."""
     log, index = replica.log, request.indexes.get(shard, 0)
     ttl_ms, bytes_max = request.ttl_ms, request.bytes_max
     if index > log.last_index + 1:
         raise IndexInFuture(index, log.first_index, log.last_index)
     if not request.move:
-        # A hold that moves goes on where its reader is: that may be a replica that keeps more.
+        # A hold that moves continues where its reader is: that may be a replica that keeps more.
         if index and index < log.first_index:
             raise IndexDropped(index, log.first_index, log.commit_index)
         if is_short(replica):
@@ -638,12 +723,14 @@ def _judged(command: HoldSet, replica: Shard) -> int:
     return made.index
 
 
-def _name_of(name: str) -> str:
+def _check_name(name: str) -> str:
     size = len(name.encode())
     if not 1 <= size <= HOLD_NAME_SIZE_MAX:
         raise error_of_reason(Reason.HOLD_NAME_INVALID, size)
     if not name.isprintable():
-        raise invalid("HOLD_NAME_INVALID", "a name is of characters that can be shown")
+        raise invalid(
+            "HOLD_NAME_INVALID", f"the name {name!r:.70} has characters that cannot be shown"
+        )
     return name
 
 
@@ -673,15 +760,12 @@ class AdminService:
         self, request: admin_pb2.GetStatusRequest, call: Call
     ) -> admin_pb2.GetStatusResponse:
         """Show the node and its shards, those of its other workers included."""
-        topology, calls = self._edge.context.topology, self._edge.calls
+        calls = self._edge.calls
         status = node_status(self._edge.context, self._alarms)
-        node = topology.node(topology.self_id)
-        if call.is_forwarded or node is None:
+        if call.is_forwarded:
             return status
         unreachable = []
-        for worker, endpoint in enumerate(node.endpoints):
-            if worker == topology.worker:
-                continue
+        for worker, endpoint in self._other_workers():
             try:
                 data = await calls.forward(call, Elsewhere(worker, endpoint), request)
             except OnelogError as error:
@@ -690,7 +774,7 @@ class AdminService:
             other = admin_pb2.GetStatusResponse.FromString(data)
             status.shards.extend(other.shards)
             status.alarms.extend(other.alarms)
-        put_alarms(status, unreachable, self._unreachable)
+        fill_alarms(status, unreachable, self._unreachable)
         status.shards.sort(key=lambda each: each.shard)
         return status
 
@@ -760,10 +844,13 @@ class AdminService:
         log = shard.log
         last = request.last_index or INDEX_MAX
         if request.last_index and request.last_index < request.first_index:
-            raise error_of_reason(Reason.RANGE_INVALID)
+            first, end = request.first_index, request.last_index
+            message = f"last_index is {end}, which is below first_index, {first}"
+            raise error_of_reason(Reason.RANGE_INVALID, 0, message)
         at = request.first_index or log.first_index
         if at < log.first_index:
             raise IndexDropped(at, log.first_index, log.commit_index)
+        waited_for = 0  # the last entry whose repair has been waited for
         owners = frozenset(request.owners)
         if not owners <= set(log_pb2.Owner.values()):
             raise invalid("OWNER_INVALID", f"there is no owner {max(owners)}")
@@ -776,7 +863,7 @@ class AdminService:
         try:
             while True:
                 wake.clear()
-                page = await loop.run_in_executor(
+                page, damage = await loop.run_in_executor(
                     self._edge.readers,
                     read_page,
                     log,
@@ -787,6 +874,12 @@ class AdminService:
                     owners,
                     self._edge.context.config.limits.message_bytes_max,
                 )
+                if damage is not None and page.last_index < at:
+                    until_s = self._edge.context.clock.now_s() + REPAIR_S_MAX
+                    is_new, waited_for = waited_for < damage.first_index, damage.first_index
+                    if is_new and await self._edge.until_repaired(shard_number, [damage], until_s):
+                        continue
+                    page = _show_damage(damage, shard_number, passes=request.pass_damage)
                 if page.last_index >= at:
                     yield page
                     at = page.last_index + 1
@@ -796,6 +889,28 @@ class AdminService:
                     await wake.wait()
         finally:
             shard.listeners.remove(listen)
+
+    async def list_damage(
+        self, request: admin_pb2.ListDamageRequest, call: Call
+    ) -> admin_pb2.ListDamageResponse:
+        """List what is damaged on this node, in the shards of its other workers as well."""
+        answer = admin_pb2.ListDamageResponse()
+        for number, driver in self._edge.context.drivers.items():
+            queues = driver.shard.projections.queue
+            for damage in driver.shard.shipping.repair.damages.values():
+                fill_damage(answer.segments.add(), number, damage, queues)
+        for _, endpoint in () if call.is_forwarded else self._other_workers():
+            data = await self._edge.calls.forward(call, Elsewhere(0, endpoint), request)
+            answer.segments.extend(admin_pb2.ListDamageResponse.FromString(data).segments)
+        answer.segments.sort(key=lambda each: (each.shard, each.first_index))
+        return answer
+
+    def _other_workers(self) -> list[tuple[int, str]]:
+        """Return the other processes of this node: number and endpoint."""
+        topology = self._edge.context.topology
+        node = topology.node(topology.self_id)
+        endpoints = () if node is None else node.endpoints
+        return [each for each in enumerate(endpoints) if each[0] != topology.worker]
 
     # One shard, where it is led
 
@@ -840,15 +955,25 @@ class AdminService:
     ) -> admin_pb2.AddMemberResponse:
         """Add a node as a learner."""
         node_id, address = _node_id(request.node_id), request.peer_address
+        name = request.node_name
         host, _, port = address.rpartition(":")
         is_port = port.isdecimal() and 0 < int(port) <= PORT_MAX
         if not host or not is_port or len(address.encode()) > ADDRESS_SIZE_MAX:
-            raise invalid("ADDRESS_INVALID", "the peer address is host:port")
-        if len(request.node_name.encode()) > NAME_SIZE_MAX:
-            raise invalid("NODE_NAME_INVALID", f"a node's name has up to {NAME_SIZE_MAX} bytes")
+            message = (
+                f"peer_address is {address!r:.70}; it is host:port, with a port up to {PORT_MAX}"
+            )
+            raise invalid("ADDRESS_INVALID", message)
+        if len(name.encode()) > NAME_SIZE_MAX or not name.isprintable():
+            text = f"{name!r:.70}: names have up to {NAME_SIZE_MAX} bytes that can be shown"
+            raise invalid("NODE_NAME_INVALID", text)
+        if self._edge.context.config.security.peer_cert is not None:
+            nodes = self._edge.context.topology.nodes()
+            if not name or any(name == each.name and node_id != each.node_id for each in nodes):
+                text = "with TLS a new node needs a name of its own, which its certificate has"
+                raise invalid("NODE_NAME_INVALID", text)
 
         async def part(shard: int) -> admin_pb2.AddMemberResponse:
-            await self._members.add(shard, node_id, address, call.deadline_s)
+            await self._members.add(shard, node_id, name, address, call.deadline_s)
             return admin_pb2.AddMemberResponse()
 
         await self._edge.parts(request, call, range(self._edge.shards), part)
@@ -886,8 +1011,11 @@ class AdminService:
         """Create a namespace."""
         name = namespace_of(request.namespace)
         if not name.isprintable():
-            raise invalid("NAMESPACE_NAME_INVALID", "a name is of characters that can be shown")
-        command = NamespaceCreate(_limits_of(request.limits))
+            raise invalid(
+                "NAMESPACE_NAME_INVALID",
+                f"the name {name!r:.70} has characters that cannot be shown",
+            )
+        command = NamespaceCreate(_parse_limits(request.limits))
         answer = admin_pb2.CreateNamespaceResponse()
         await self._namespaces(request, call, name, command, answer, AlreadyExists)
         return answer
@@ -896,7 +1024,7 @@ class AdminService:
         self, request: admin_pb2.ConfigureNamespaceRequest, call: Call
     ) -> admin_pb2.ConfigureNamespaceResponse:
         """Change the limits of a namespace."""
-        command = NamespaceConfigure(_limits_of(request.limits))
+        command = NamespaceConfigure(_parse_limits(request.limits))
         answer = admin_pb2.ConfigureNamespaceResponse()
         name = namespace_of(request.namespace)
         await self._namespaces(request, call, name, command, answer, None)
@@ -953,7 +1081,7 @@ class AdminService:
             written = await self._edge.write(shard, drafts, _NO_OPTIONS, call)
             applied(written.results[0])
             one = call.response()
-            put_header(one.headers.add(), shard, written.first_index, written.results[0])
+            fill_header(one.headers.add(), shard, written.first_index, written.results[0])
             return one
 
         outcomes = await every_shard(self._edge, request, call, part, done)
@@ -962,7 +1090,7 @@ class AdminService:
                 answer.headers.extend(each.headers)
 
 
-def _limits_of(limits: admin_pb2.NamespaceLimits) -> Limits:
+def _parse_limits(limits: admin_pb2.NamespaceLimits) -> Limits:
     default = Limits()
     made = Limits(
         limits.versions_max or default.versions_max,
@@ -972,7 +1100,7 @@ def _limits_of(limits: admin_pb2.NamespaceLimits) -> Limits:
     )
     wrong = made.invalid()
     if wrong is not None:
-        raise error_of_reason(Reason.NAMESPACE_LIMIT_INVALID, wrong)
+        raise error_of_setting(Reason.NAMESPACE_LIMIT_INVALID, wrong)
     return made
 
 

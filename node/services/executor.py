@@ -1,41 +1,38 @@
-"""Many operations in one message: the fast path of the API.
+"""Many operations in one message: the pipeline of the API.
 
-The operations of a message are sorted by shard, in order, and what can go together does: writes of
-one durability that follow each other are one proposal, reads that follow each other and want the
-same are one read. A plain put is most of what there is, so it has a way of its own
-(node/services/plain.py), and enqueues of single messages go together
-(node/services/plain.py).
+The operations of a message are sorted by shard, in order. Operations of one kind, shard and
+namespace that follow each other are a ``Span``, and an operation's own loops work on all of it
+(node/edge/operation.py). Spans that follow each other and are carried out together are a ``Step``:
+writes of one durability are one proposal, reads are one read of each freshness.
 
-A message is answered when all of it is done: a read that may take long, because it waits for an
-index or asks for the past, is better off in a call of its own.
+* What is wrong with an operation concerns this operation alone. A span that cannot be made as a
+  whole is made operation by operation.
+* A message is answered when all of it is done: a read that may take long, because it waits for an
+  index or asks for the past, is better off in a call of its own.
+* In a session every write takes the sequences that its place in the message gives it, whether it
+  is valid or not: so a message that is sent again means the same.
 
-Measured (bench/service.py; a message of 1,000 puts, keys of 16 and values of 100 bytes): 3.6 µs of
-CPU per put, of which 2.8 make the entry, 0.7 the answer, and 0.1 is protobuf's own work. In a
-session it is the same.
-
-Execute message
----------------
-One message of many operations: sorted by shard into runs, and its answer as it fills.
-
-Operation table
----------------
-Which operations a message can hold, and what is done about each.
+Measurements: docs/performance.md, bench/service.py.
 """
 
-from collections import deque
-from collections.abc import Awaitable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import attrgetter, methodcaller
 from typing import Any
 
-from onelog.errors import InvalidArgument, NotFound, OnelogError, OutcomeUnknown
+from onelog.errors import InvalidArgument, NotFound, OnelogError, OutcomeUnknown, TooLarge
 from onelog.node.edge.calls import NOTHING_DONE, Call, Elsewhere, gather
 from onelog.node.edge.operation import (
+    AnswerBudget,
     Lacking,
+    Operations,
     Read,
-    Room,
     Write,
-    make_drafts,
-    put_answer,
-    put_content,
+    fill_answers,
+    fill_content,
+    result_field,
 )
 from onelog.node.edge.shards import (
     Edge,
@@ -47,504 +44,526 @@ from onelog.node.edge.shards import (
     namespace_of,
     read_options,
     session_of,
+    write_options,
 )
+from onelog.node.metrics import PipelineOperations
 from onelog.node.public_errors import (
+    error_of_bounds,
     error_of_cluster,
     error_of_exception,
-    error_of_reason,
-    put_error,
+    fill_error,
+    name_subject,
 )
 from onelog.node.replica.requests import Durability, Received, Results, refusal_of
 from onelog.node.services import kv
 from onelog.node.services import queue_operations as queue
 from onelog.node.services import stream_operations as stream
 from onelog.node.services import timeseries as series
-from onelog.node.services.plain import (
-    Operation,
-    Run,
-    Singles,
-    Wanted,
-    add_plain_puts,
-    answer_appends,
-    answer_gets,
-    of_one_message,
-    take_appends,
-    take_gets,
-)
 from onelog.node.services.transact import TRANSACT
-from onelog.node.tracing import COMMIT, Span, with_parent
+from onelog.node.tracing import COMMIT, with_parent
+from onelog.node.tracing import Span as Trace
 from onelog.projections.codec import SessionRef
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Result
 from onelog.projections.shard_state import Projections
 from onelog.status import error_of_result
+from onelog.ual.entry import Draft
 from onelog.v1 import common_pb2, pipeline_pb2
 
-# By the name of the operation in the proto. A new model adds its lines here; the answer has the
-# same name unless ANSWERS says another.
-OPERATIONS: dict[str, Write[Any, Any] | Read[Any, Any]] = {
-    "get": kv.GET,
-    "put": kv.PUT,
-    "delete": kv.DELETE,
-    "touch": kv.TOUCH,
-    "count": kv.COUNT,
-    "append": kv.APPEND,
-    "set_json": kv.SET_JSON,
-    "txn": kv.TXN,
-    "batch_put": kv.BATCH_PUT,
-    "transact": TRANSACT,
-    **queue.OPERATIONS,
-    "append_records": stream.APPEND_RECORDS,
-    "ack_records": stream.ACK_RECORDS,
-    "commit_offsets": stream.COMMIT_OFFSETS,
-    "write_points": series.WRITE_POINTS,
-    "query": series.QUERY,
+OPERATIONS_MAX = 10_000
+# Answers whose size follows from that of their requests are smaller than this many times as much.
+ANSWER_GROWTH_MAX = 16
+
+EXECUTE_METHOD = "/onelog.v1.Pipeline/ExecuteOnce"
+_EMPTY_RESULT = pipeline_pb2.ExecuteResponse(
+    results=[pipeline_pb2.OperationResult()]
+).SerializeToString()
+
+
+def _pipelined() -> Operations:
+    """Return the operations that a message can hold, by their names in the proto."""
+    known: dict[str, Write[Any, Any] | Read[Any, Any]] = {"transact": TRANSACT}
+    for model in (kv, queue, stream, series):
+        known.update(model.OPERATIONS)
+    oneof = pipeline_pb2.Operation.DESCRIPTOR.oneofs_by_name["operation"]
+    return {field.name: known[field.name] for field in oneof.fields}
+
+
+OPERATIONS = _pipelined()
+_MODELS = {
+    name: model
+    for model, known in (
+        ("kv", kv.OPERATIONS),
+        ("queue", queue.OPERATIONS),
+        ("stream", stream.OPERATIONS),
+        ("timeseries", series.OPERATIONS),
+    )
+    for name in known
 }
-ANSWERS = queue.ANSWERS
+_kind = methodcaller("WhichOneof", "operation")
+_namespace = attrgetter("namespace")
+_has_options = methodcaller("HasField", "options")
 
 
-# Execute message
+@dataclass(slots=True)
+class Span:
+    """Operations of one kind, shard, namespace and options that follow each other.
 
-# Plain puts and appends are proposed together with what follows, unless the message is larger: to
-# wait for one proposal less matters little then, and no group could hold all of it.
-JOINED_SIZE_MAX = 1 << 20
+    In a session their sequences follow each other too.
+    """
+
+    operation: Write[Any, Any] | Read[Any, Any]
+    key: Hashable  # what the requests have in common: namespace and options
+    namespace: str
+    options: Any  # of the first
+    session: SessionRef | None = None  # of the first
+    positions: list[int] = field(default_factory=list)
+    requests: list[Any] = field(default_factory=list)
+    # Where the entries of a write are among those of its step.
+    start: int = 0
+    entry_count: int = 0
+
+    def cut(self, begin: int, end: int) -> "Span":
+        """Return some of its operations."""
+        session = self.session
+        if session is not None:
+            assert isinstance(self.operation, Write), self.operation
+            before = sum(self.operation.widths(self.requests[:begin]))
+            session = session._replace(sequence=session.sequence + before)
+        positions, requests = self.positions[begin:end], self.requests[begin:end]
+        return replace(self, session=session, positions=positions, requests=requests)
+
+
+@dataclass(slots=True)
+class Step:
+    """Spans of one shard that are carried out together: one proposal, or reads."""
+
+    durability: Durability | None  # None: reads
+    spans: list[Span] = field(default_factory=list)
+    drafts: list[Draft] = field(default_factory=list)
+
+    @property
+    def positions(self) -> list[int]:
+        """Which operations of the message these are."""
+        return [position for span in self.spans for position in span.positions]
 
 
 class Message:
-    """A message on its way: its operations by shard, and the answer as it fills."""
+    """A message in progress: its operations by shard, and the answer as it fills."""
 
     def __init__(
-        self, edge: Edge, request: pipeline_pb2.ExecuteRequest, room: Room | None = None
+        self, edge: Edge, request: pipeline_pb2.ExecuteRequest, budget: AnswerBudget, size: int
     ) -> None:
-        """``room``: of the answer; one that is not carried out needs none."""
+        """``size``: of the request, which takes as long to find out as some of what is done."""
         self._edge = edge
         self._request = request
         self.with_cost = request.with_cost
-        self._room = room
+        self.budget = budget
+        self.size = size
         self.answer = pipeline_pb2.ExecuteResponse(request_id=request.request_id)
-        add = self.answer.results.add
-        self.results = [add() for _ in request.operations]
-        self.shards: dict[int, list[Run]] = {}
-        self.size = 0
-        self._singles: Singles | None = None  # that the next one may join
+        # Made from bytes, they take a quarter of the time of an ``add`` for each.
+        self.answer.MergeFromString(_EMPTY_RESULT * len(request.operations))
+        self.results = list(self.answer.results)
+        self.kinds: list[tuple[str, range]] = []  # of the operations, in order
+        self.reasons: dict[int, str] = {}  # why operations failed, by position
+        self.shards: dict[int, list[Step]] = {}
         self._session: SessionRef | None = None
+        if request.HasField("session"):
+            self._session = check_session(request.session)
+
+    # Sort
 
     def sort(self) -> None:
-        """Make entries of the writes and sort everything by shard."""
-        if self._request.HasField("session"):
-            self._session = check_session(self._request.session)
-        left = add_plain_puts(self._edge, self._request, self._session, self.shards)
-        if left is not None:
-            left = take_appends(
-                self._request.operations,
-                left,
-                self._session,
-                self._edge.shard_of,
-                self._append_target,
-            )
-        if left is not None and self._session is None and not self.with_cost:
-            left = take_gets(self._request.operations, left, self._edge.shard_of, self._get_target)
-        if left is not None:
-            self._sort_slowly(left)
-        if self._session is not None:
-            self._refuse_several_shards()
-
-    def _append_target(self, shard: int) -> tuple[Any, Any]:
-        """Return who takes the plain appends of a shard, and who notes their positions."""
-        runs = self.shards.setdefault(shard, [])
-        if not runs or not runs[-1].appends:
-            runs.append(Run(Durability.SYNC))
-        return runs[-1].drafts.append, runs[-1].appends.append
-
-    def _get_target(self, shard: int, namespace: str, wanted: Wanted) -> Any:
-        """Return who takes the plain gets of a shard and a namespace that are to be as fresh."""
-        run = Run(None, namespace=namespace, wanted=wanted)
-        self.shards.setdefault(shard, []).append(run)
-        return run.gets.append
-
-    def _sort_slowly(self, positions: range) -> None:
-        """Sort operations of any kind."""
-        operations = self._request.operations
-        # Everything before the first of these is a put or an append, and so is a write.
-        sequence = first = 0
-        if self._session is not None:
-            _, sequence, first = self._session
-            sequence += positions.start
-        for position in positions:
-            operation = operations[position]
-            kind = operation.WhichOneof("operation")
-            if (kind == "enqueue" or kind == "ack") and self._add_single(
-                position, kind, getattr(operation, kind), sequence, first
-            ):
-                sequence += 1  # of a session, if there is one
+        """Sort the operations into the steps of their shards."""
+        position, session = 0, self._session
+        for kind, group in groupby(self._request.operations, _kind):
+            operation = OPERATIONS.get(kind)
+            found = list(group)
+            requests = list(map(attrgetter(kind), found)) if kind else found
+            positions = range(position, position + len(requests))
+            position = positions.stop
+            self.kinds.append((kind or "", positions))
+            if operation is None:
+                error = invalid("OPERATION_MISSING", f"nothing is done about {kind!r} here")
+                self.refuse(positions, error)
                 continue
-            entry = OPERATIONS.get(kind or "")
-            session = None
-            if self._session is not None and isinstance(entry, Write):
-                session = SessionRef(self._session.session, sequence, first)
-                sequence += entry.width(getattr(operation, str(kind)))
-            try:
-                self._add(position, str(kind), entry, operation, session)
-            except Exception as error:  # noqa: BLE001 - concerns this operation, not the others
-                put_error(self.results[position].error, error_of_exception(error))
-
-    def _add_single(
-        self, position: int, kind: str, request: Any, sequence: int, first: int
-    ) -> bool:
-        """Add an operation on one message to those before it, if that is all there is to it.
-
-        Nothing is in between, so in a session their numbers follow each other.
-        """
-        if not of_one_message(kind, request):
-            return False
-        namespace, name = request.namespace, request.queue
-        last = self._singles
-        if last is None or name != last.queue or kind != last.kind or namespace != last.namespace:
-            try:
-                shard = self._edge.shard_of_all(queue.ENQUEUE.names(request))
-            except OnelogError:
-                return False
-            session = self._session
-            if session is not None:
-                session = SessionRef(session.session, sequence, first)
-            run = self._run(shard, Durability.SYNC, is_plain=True)
-            last = self._singles = Singles(kind, namespace, name, session)
-            run.parts.append(last)
-            run.needs_state = True
-        last.positions.append(position)
-        last.messages.append(request.messages[0])
-        return True
-
-    def _add(
-        self,
-        position: int,
-        kind: str,
-        entry: Write[Any, Any] | Read[Any, Any] | None,
-        operation: pipeline_pb2.Operation,
-        session: SessionRef | None,
-    ) -> None:
-        self._singles = None
-        if entry is None:
-            raise invalid("OPERATION_MISSING", f"nothing is done about {kind!r} here")
-        request = getattr(operation, kind)
-        namespace = namespace_of(request.namespace)
-        if isinstance(entry, Read):
-            shard = self._edge.shard_of_all(entry.names(request))
-            check_read(read_options(request))  # of all together only what is right is made
-            run = self._run(shard, None)
-            run.operations.append(Operation(position, kind, request))
-            return
-        prepared = entry.prepare(request)
-        shard = self._edge.shard_of_all(entry.names(prepared))
-        durability = Durability.SYNC
-        if request.HasField("options"):
-            options = request.options
-            durability, session = durability_of(options), session or session_of(options)
-        drafts: Sequence[Any] = ()
-        if not entry.needs_state:
-            drafts = make_drafts(entry, None, prepared, namespace, session)
-            self._check(drafts, durability)
-        run = self._run(shard, durability)
-        if request.HasField("options") and request.options.with_cost:
-            run.costed.append(position)
-        run.needs_state |= entry.needs_state
-        run.parts.append(Operation(position, kind, prepared, session, len(run.drafts), len(drafts)))
-        run.drafts += drafts
-
-    def _check(self, drafts: Sequence[Any], durability: Durability | None) -> None:
-        """Refuse entries of an operation that would make its whole proposal be refused."""
-        self._edge.check_size(drafts, self.size)
-        if durability is Durability.ASYNC and (refusal := refusal_of(drafts)) is not None:
-            raise error_of_cluster(refusal)
-
-    def bind(self, run: Run, state: Projections, is_certain: bool) -> None:  # noqa: FBT001
-        """Make the entries of a run anew, now that the state is there that they need."""
-        drafts: list[Any] = run.drafts[: run.plain_count]
-        bound: list[Operation | Singles] = []
-        for part in run.parts:
-            operations: Sequence[Operation]
-            if isinstance(part, Singles):
-                try:
-                    made = part.drafts(state)
-                except OnelogError:
-                    # Of one of them; one by one the others are not concerned.
-                    operations = part.operations(self._request)
-                else:
-                    part.at = len(drafts)
-                    drafts += made
-                    bound.append(part)
-                    continue
-            else:
-                operations = (part,)
-            bound += [
-                operation
-                for operation in operations
-                if self._bind_one(operation, run, state, drafts, is_certain=is_certain)
-            ]
-        run.parts, run.drafts = bound, drafts
-
-    def _bind_one(
-        self,
-        operation: Operation,
-        run: Run,
-        state: Projections,
-        drafts: list[Any],
-        *,
-        is_certain: bool,
-    ) -> bool:
-        """Add the entries of an operation, or refuse it; tell whether they were added."""
-        entry, request = OPERATIONS[operation.kind], operation.request
-        assert isinstance(entry, Write), operation.kind
-        try:
-            made = make_drafts(
-                entry,
-                state,
-                request,
-                namespace_of(request.namespace),
-                operation.session,
-                # No plain put or append changes what an idle operation looks at: its queue.
-                is_first=len(drafts) == run.plain_count,
-            )
-            self._check(made, run.durability)
-        except Exception as error:
-            if isinstance(error, NotFound) and not is_certain:
-                raise
-            put_error(self.results[operation.position].error, error_of_exception(error))
-            return False
-        operation.at, operation.count = len(drafts), len(made)
-        drafts += made
-        return True
-
-    def _run(self, shard: int, durability: Durability | None, *, is_plain: bool = False) -> Run:
-        """Return the run that the next operation of a shard belongs to."""
-        runs = self.shards.setdefault(shard, [])
-        last = runs[-1] if runs else None
-        if (
-            last is None
-            or last.durability is not durability
-            or (last.plain_count and self.size > JOINED_SIZE_MAX)
-            or last.gets
-            or (last.is_plain and not is_plain)
-        ):
-            last = Run(durability, is_plain=is_plain)
-            runs.append(last)
-        return last
-
-    def _refuse_several_shards(self) -> None:
-        if len(self.shards) > 1:
+            self._add(operation, positions, requests, session)
+            if session is not None and isinstance(operation, Write):
+                session = _advance(session, operation, requests)
+        if self._session is not None and len(self.shards) > 1:
             raise InvalidArgument(
                 "a session is of one shard; send the operations of each shard apart",
                 reason="SEVERAL_SHARDS",
             )
 
-    # Answers
+    def _add(
+        self,
+        operation: Write[Any, Any] | Read[Any, Any],
+        positions: Sequence[int],
+        requests: Sequence[Any],
+        session: SessionRef | None,
+    ) -> None:
+        """Add operations of one kind; if not all of them are valid, one by one."""
+        try:
+            spans = list(self._make_spans(operation, positions, requests, session))
+        except Exception as error:  # noqa: BLE001 - concerns these operations, not the others
+            if len(positions) == 1:
+                self.refuse(positions, error)
+                return
+            for position, request in zip(positions, requests, strict=True):
+                self._add(operation, (position,), (request,), session)
+                if session is not None and isinstance(operation, Write):
+                    session = _advance(session, operation, (request,))
+            return
+        for shard, span in spans:
+            durability = None
+            if isinstance(operation, Write):
+                durability = durability_of(span.options)
+            steps = self.shards.setdefault(shard, [])
+            if not steps or steps[-1].durability is not durability:
+                steps.append(Step(durability))
+            steps[-1].spans.append(span)
 
-    @property
-    def room(self) -> Room:
-        """How much more fits the answer."""
-        assert self._room is not None, "not to be carried out"
-        return self._room
+    def _make_spans(
+        self,
+        operation: Write[Any, Any] | Read[Any, Any],
+        positions: Sequence[int],
+        requests: Sequence[Any],
+        session: SessionRef | None,
+    ) -> Iterator[tuple[int, Span]]:
+        """Return the spans of operations of one kind, each with its shard, in order."""
+        keys: list[Hashable] = list(map(_namespace, requests))
+        if any(map(_has_options, requests)):
+            options = [request.options.SerializeToString() for request in requests]
+            keys = list(zip(keys, options, strict=True))
+        given = requests
+        if isinstance(operation, Write) and operation.prepare is not None:
+            requests = list(map(operation.prepare, requests))
+        shards = operation.find_shards(self._edge, requests)
+        if len(set(keys)) == len(set(shards)) == 1:
+            span = _begin_span(operation, keys[0], given[0], session)
+            span.positions += positions
+            span.requests += requests
+            yield shards[0], span
+            return
+        latest: dict[int, Span] = {}
+        for shard, key, position, request in zip(shards, keys, positions, requests, strict=True):
+            found = latest.get(shard)
+            if found is None or found.key != key:
+                number = position - positions[0]
+                first = session
+                if session is not None and isinstance(operation, Write):
+                    first = _advance(session, operation, given[:number])
+                found = latest[shard] = _begin_span(operation, key, given[number], first)
+                yield shard, found
+            found.positions.append(position)
+            found.requests.append(request)
+
+    # Write
+
+    def make_drafts(self, step: Step, state: Projections | None, *, is_certain: bool) -> Step:
+        """Make the entries of a step; return what does not fit the same proposal.
+
+        Operations that are refused leave the step. Where the state may be old (see ``Edge.bind``)
+        it raises NotFound, and nothing has changed.
+        """
+        drafts: list[Draft] = []
+        spans: list[Span] = []
+        size = 0
+        left = deque(step.spans)
+        while left:
+            span = left.popleft()
+            try:
+                idle_count = self._count_idle(span, state, spans)
+                if 0 < idle_count < len(span.requests):
+                    left.appendleft(span.cut(idle_count, len(span.requests)))
+                    span = span.cut(0, idle_count)
+                made = [] if idle_count else self._make_span(span, state, step.durability)
+                made_size = self._edge.check_size(made, self.size)
+            except Exception as error:
+                if isinstance(error, NotFound) and not is_certain:
+                    raise
+                if len(span.requests) == 1:
+                    self.refuse(span.positions, error)
+                else:
+                    left.extendleft(reversed(list(_cut_apart(span, error))))
+                continue
+            if drafts and size + made_size > self._edge.request_bytes_max:
+                left.appendleft(span)
+                break
+            span.start, span.entry_count = len(drafts), len(made)
+            drafts += made
+            size += made_size
+            spans.append(span)
+        step.drafts, step.spans = drafts, spans
+        return Step(step.durability, list(left))
+
+    def _count_idle(self, span: Span, state: Projections | None, before: Sequence[Span]) -> int:
+        """Return how many operations at the span's start would do nothing, as the state tells.
+
+        It can tell only where nothing before them in the step changes what they look at.
+        """
+        write = span.operation
+        assert isinstance(write, Write), write
+        if write.is_idle is None or any(_needs_state(each) and each.entry_count for each in before):
+            return 0
+        assert state is not None
+        for number in range(len(span.requests)):
+            one = span.cut(number, number + 1)
+            if not write.is_idle(state, one.requests[0], one.namespace, one.session):
+                return number
+        return len(span.requests)
+
+    def _make_span(
+        self, span: Span, state: Projections | None, durability: Durability | None
+    ) -> list[Draft]:
+        """Return the entries of a span; raise if one of them would make the step be refused."""
+        write = span.operation
+        assert isinstance(write, Write), write
+        drafts = write.drafts(state, span.requests, span.namespace, span.session)
+        if durability is Durability.ASYNC and (refusal := refusal_of(drafts)) is not None:
+            raise error_of_cluster(refusal)
+        return drafts
 
     def fill(
         self,
         shard: int,
-        run: Run,
+        step: Step,
         state: Projections,
         outcome: Sequence[Result],
         first_index: int,
     ) -> list[Lacking]:
-        """Put the results of a run's entries into the answer; return what it still lacks."""
-        results = self.results
+        """Put the results of a step's entries into the answer; return what it still lacks."""
         lacking: list[Lacking] = []
-        plain = outcome[: run.plain_count] if run.parts else outcome
-        if run.puts:
-            index = first_index
-            for position, result in zip(run.puts, plain, strict=True):
-                target = results[position]
-                if result is APPLIED:
-                    header = target.put.header
-                    header.index = index
-                    if shard:
-                        header.shard = shard
-                else:
-                    self._answer("put", state, None, target, shard, index, (result,), lacking)
-                index += 1
-        if run.appends:
-            operations = self._request.operations
-            others = answer_appends(
-                operations, results, run.appends, plain, first_index, shard, state
-            )
-            for position, (result, index) in others.items():
-                request, target = operations[position].append_records, results[position]
-                self._answer(
-                    "append_records", state, request, target, shard, index, (result,), lacking
-                )
-        for each in run.parts:
-            kind, index = each.kind, first_index + each.at
-            if isinstance(each, Operation):
-                part, target = outcome[each.at : each.at + each.count], results[each.position]
-                self._answer(kind, state, each.request, target, shard, index, part, lacking)
+        for span in step.spans:
+            write, requests = span.operation, span.requests
+            assert isinstance(write, Write), write
+            targets = [self.results[position] for position in span.positions]
+            answers = list(map(attrgetter(result_field(write.response)), targets))
+            if not span.entry_count:
+                for answer in answers:
+                    answer.header.shard = shard
                 continue
-            part = outcome[each.at : each.at + len(each.positions)]
-            for position, number in each.put_applied(results, shard, index, part):
-                at, target = index + number, results[position]
-                request = getattr(self._request.operations[position], kind)
-                self._answer(kind, state, request, target, shard, at, (part[number],), lacking)
+            results = outcome[span.start : span.start + span.entry_count]
+            index = first_index + span.start
+            refused, wanted = fill_answers(write, state, requests, answers, shard, index, results)
+            for number, error in refused.items():
+                self._fail_named(span.positions[number], error, requests[number])
+            if wanted is not None:
+                kept = [number for number in range(len(requests)) if number not in refused]
+                lacking += [
+                    (write.content, requests[number], answers[number], indexes)
+                    for number, indexes in zip(kept, wanted, strict=True)
+                    if indexes
+                ]
+            if write.returns_data or self.size * ANSWER_GROWTH_MAX > self.budget.size_max:
+                for position in span.positions:
+                    self._fit(write, position)
         return lacking
 
-    def _answer(
-        self,
-        kind: str,
-        state: Projections,
-        request: Any,
-        target: pipeline_pb2.OperationResult,
-        shard: int,
-        index: int,
-        results: Sequence[Result],
-        lacking: list[Lacking],
-    ) -> None:
-        entry = OPERATIONS[kind]
-        assert isinstance(entry, Write), kind
-        try:
-            answer = getattr(target, ANSWERS.get(kind, kind))
-            indexes = put_answer(entry, state, request, answer, shard, index, results)
-            if indexes:
-                lacking.append((entry.content, request, answer, indexes))
-            self._fit(entry, target)
-        except Exception as error:  # noqa: BLE001 - concerns this operation, not the others
-            put_error(target.error, error_of_exception(error))
-
-    def put_cost(self, run: Run, cost: common_pb2.Cost) -> None:
-        """Tell those who ask what their run has cost."""
-        for position in run.positions if self.with_cost else run.costed:
-            result = self.results[position]
-            kind = result.WhichOneof("result")
-            if kind is not None and kind != "error":
-                getattr(result, kind).header.cost.CopyFrom(cost)
-
-    def look(
-        self, view: View, run: Run
-    ) -> tuple[list[tuple[int, Awaitable[None]]], list[tuple[int, str, Any]]]:
-        """Put what the reads of a run find into the answer.
-
-        Returns those that take longer, and those that ask for the past.
-        """
-        longer: list[tuple[int, Awaitable[None]]] = []
-        of_past: list[tuple[int, str, Any]] = []
-        for each in run.operations:
-            position, kind, request = each.position, each.kind, each.request
-            entry, as_of = OPERATIONS[kind], read_options(request).as_of_index or None
-            assert isinstance(entry, Read), kind
-            if as_of is not None and not entry.tells_past:
-                of_past.append((position, kind, request))
+    def fill_cost(self, step: Step, cost: common_pb2.Cost) -> None:
+        """Add what a step has cost to the answers of those who ask."""
+        for span in step.spans:
+            if not self.with_cost and not span.options.with_cost:
                 continue
-            if self.room.is_full:
-                put_error(self.results[position].error, self.room.refusal())
+            for position in span.positions:
+                result = self.results[position]
+                kind = result.WhichOneof("result")
+                if kind is not None and kind != "error":
+                    getattr(result, kind).header.cost.CopyFrom(cost)
+
+    def is_costed(self, step: Step) -> bool:
+        """Whether somebody asks what a step has cost."""
+        return self.with_cost or any(span.options.with_cost for span in step.spans)
+
+    # Read
+
+    def look(self, view: View, span: Span) -> tuple[list[tuple[int, Awaitable[None]]], list[int]]:
+        """Put what the reads of a span find into the answer.
+
+        Returns those that take longer, by their positions, and the numbers of those that must look
+        at a state of the past.
+        """
+        read, as_of = span.operation, span.options.as_of_index or None
+        assert isinstance(read, Read), read
+        if as_of is not None and not read.tells_past and view.held is None:
+            return [], list(range(len(span.requests)))
+        longer: list[tuple[int, Awaitable[None]]] = []
+        of_past: list[int] = []
+        with_cost = self.with_cost or span.options.with_cost
+        mine = view.for_read(None if view.held else as_of, with_cost=with_cost)
+        look_up, header = read.look(mine, span.namespace), mine.header
+        get_answer, results, budget = (
+            attrgetter(result_field(read.response)),
+            self.results,
+            self.budget,
+        )
+        for number, (position, request) in enumerate(
+            zip(span.positions, span.requests, strict=True)
+        ):
+            target = results[position]
+            if budget.is_full:
+                self._fail(position, budget.refusal())
                 continue
             try:
-                pending = self.look_one(view, position, kind, request, as_of)
-                if pending is not None:
+                answer = get_answer(target)
+                header(answer.header)
+                pending = look_up(request, answer)
+                if pending is None:
+                    self._fit(read, position)
+                else:
+                    assert isinstance(pending, Awaitable), "no read with content is here"
                     longer.append((position, pending))
             except Exception as error:  # noqa: BLE001 - concerns this operation
                 # No name for the public error here: it would keep this frame, and with it the view.
-                if as_of is not None and _is_compacted(error):
-                    of_past.append((position, kind, request))
+                if mine.as_of is not None and _is_compacted(error):
+                    of_past.append(number)
                 else:
-                    put_error(self.results[position].error, error_of_exception(error))
+                    self._fail_named(position, error, request)
         return longer, of_past
 
-    def look_one(
-        self, view: View, position: int, kind: str, request: Any, as_of: int | None = None
-    ) -> Awaitable[None] | None:
-        """Put what one read finds into the answer; return what to wait for, if it takes longer."""
-        entry, target = OPERATIONS[kind], self.results[position]
-        assert isinstance(entry, Read), kind
-        with_cost = self.with_cost or read_options(request).with_cost
-        mine = view.for_read(as_of, with_cost=with_cost)
-        answer = getattr(target, ANSWERS.get(kind, kind))
-        mine.header(answer.header)
-        pending = entry.look(mine, namespace_of(request.namespace), request, answer)
-        assert pending is None or isinstance(pending, Awaitable), "no read with content is here"
-        if pending is None:
-            self._fit(entry, target)
-        return pending
+    # Answers
 
     def fit(self, position: int) -> None:
         """Count the result of an operation, or replace it if the answer has no room for it."""
-        kind = self._request.operations[position].WhichOneof("operation") or ""
-        self._fit(OPERATIONS.get(kind), self.results[position])
+        operation = OPERATIONS.get(_kind(self._request.operations[position]) or "")
+        self._fit(operation, position)
 
-    def _fit(
-        self, entry: Write[Any, Any] | Read[Any, Any] | None, target: pipeline_pb2.OperationResult
-    ) -> None:
+    def _fit(self, operation: Write[Any, Any] | Read[Any, Any] | None, position: int) -> None:
         """Replace a result by a refusal if the answer has no room for it.
 
         A read can be asked again; of a write nobody may say that nothing was done.
         """
+        target = self.results[position]
         size = target.ByteSize()
-        if self.room.take_result(size) or target.HasField("error"):
+        if self.budget.take_result(size) or target.HasField("error"):
             return
-        error = self.room.refusal(size)
-        if isinstance(entry, Write):
+        error = self.budget.refusal(size)
+        if isinstance(operation, Write):
             error = OutcomeUnknown(f"it was done, but its answer of {size} bytes has no room")
         target.Clear()
-        put_error(target.error, error)
+        self._fail(position, error)
 
-    def refuse(self, run: Run, error: OnelogError) -> None:
-        """Answer all operations of a run with the same error."""
-        for position in run.positions:
-            put_error(self.results[position].error, error)
+    def _fail(self, position: int, error: OnelogError) -> None:
+        self.reasons[position] = error.reason
+        fill_error(self.results[position].error, error)
+
+    def _fail_named(self, position: int, error: Exception, request: Any) -> None:
+        """Say in the error of an operation what of its request it is about."""
+        refusal = error_of_exception(error)
+        name_subject(refusal, request)
+        self._fail(position, refusal)
+
+    def refuse(self, positions: Iterable[int], error: Exception) -> None:
+        """Answer operations with the same error."""
+        refusal, positions = error_of_exception(error), list(positions)
+        if len(positions) == 1:  # what several have in common is not the name of one
+            operation = self._request.operations[positions[0]]
+            name_subject(refusal, getattr(operation, _kind(operation) or "", None))
+        for position in positions:
+            self._fail(position, refusal)
+
+    def take_result(self, position: int, result: pipeline_pb2.OperationResult) -> None:
+        """Take over the result of an operation that was forwarded."""
+        self.results[position].CopyFrom(result)
+        if result.HasField("error"):
+            self.reasons[position] = result.error.reason
+        self.fit(position)
+
+    def count(self, operations: PipelineOperations, seconds: float) -> None:
+        """Count its operations, those of one kind together."""
+        counts: Counter[tuple[str, str]] = Counter()
+        sizes: Counter[str] = Counter()
+        if len(self.kinds) == 1:
+            ((kind, positions),) = self.kinds
+            counts[kind, ""], sizes[kind] = len(positions), self.size
+        else:
+            requests = self._request.operations
+            for kind, positions in self.kinds:
+                counts[kind, ""] += len(positions)
+                sizes[kind] += sum(requests[each].ByteSize() for each in positions)
+        for position, reason in self.reasons.items():
+            kind = _kind(self._request.operations[position]) or ""
+            counts[kind, ""] -= 1
+            counts[kind, reason] += 1
+        for (kind, reason), count in counts.items():
+            if count:
+                labels = _MODELS.get(kind, ""), kind, reason
+                operations.durations.observe(labels, seconds, count)
+        for kind, size in sizes.items():
+            operations.request_bytes[_MODELS.get(kind, ""), kind] += size
 
     @property
     def traceparent(self) -> str:
         """The trace of the first of those who called, if there is one."""
         return next(iter(self._request.traceparent), "")
 
-    def describe(self, span: Span) -> None:
-        """Say in a span what the answer says: how many operations, and what is wrong with one."""
-        span.attributes["onelog.operations"] = len(self.results)
+    def describe(self, trace: Trace) -> None:
+        """Say in a trace what the answer says: how many operations, and what is wrong with one."""
+        trace.attributes["onelog.operations"] = len(self.results)
         for result in self.results:
             if result.HasField("error"):
-                span.fail(result.error.reason, result.error.code)
+                trace.fail(result.error.reason, result.error.code)
                 break
 
-    def part(self, runs: Iterable[Run]) -> tuple[Sequence[int], pipeline_pb2.ExecuteRequest]:
+    def part(self, steps: Iterable[Step]) -> tuple[Sequence[int], pipeline_pb2.ExecuteRequest]:
         """Return a message of what is left to do, and which operations of this one these are.
 
         In a session everything belongs to one shard, and numbers count on from the first: then it
-        is all that follows, whatever was found wrong in between.
+        is all that follows, whatever was refused in between.
         """
-        positions: Sequence[int] = sorted(position for run in runs for position in run.positions)
+        positions: Sequence[int] = sorted(position for step in steps for position in step.positions)
         part = pipeline_pb2.ExecuteRequest(
             request_id=self._request.request_id, with_cost=self.with_cost
         )
+        operations = self._request.operations
         if self._session is not None:
             positions = range(positions[0], len(self.results))
             part.session.CopyFrom(self._request.session)
-            part.session.sequence += sum(
-                _width(each) for each in self._request.operations[: positions[0]]
-            )
-        operations = self._request.operations
+            for kind, group in groupby(operations[: positions[0]], _kind):
+                operation = OPERATIONS.get(kind)
+                if isinstance(operation, Write):
+                    widths = operation.widths(list(map(attrgetter(kind), group)))
+                    part.session.sequence += sum(widths)
         part.operations.extend(operations[position] for position in positions)
         return positions, part
 
 
-def _width(operation: pipeline_pb2.Operation) -> int:
-    """Return how many sequences of a session an operation takes."""
-    kind = operation.WhichOneof("operation") or ""
-    entry = OPERATIONS.get(kind)
-    return entry.width(getattr(operation, kind)) if isinstance(entry, Write) else 0
+def _begin_span(
+    operation: Write[Any, Any] | Read[Any, Any],
+    key: Hashable,
+    request: Any,
+    session: SessionRef | None,
+) -> Span:
+    """Return an empty span that begins with this request; refuse invalid options."""
+    namespace = namespace_of(request.namespace)
+    if isinstance(operation, Read):
+        options = read_options(request)
+        check_read(options)
+        return Span(operation, key, namespace, options)
+    options = write_options(request)
+    durability_of(options)
+    return Span(operation, key, namespace, options, session or session_of(options))
+
+
+def _advance(session: SessionRef, write: Write[Any, Any], requests: Sequence[Any]) -> SessionRef:
+    """Return the session as it is behind these requests."""
+    return session._replace(sequence=session.sequence + sum(write.widths(requests)))
+
+
+def _cut_apart(span: Span, error: Exception) -> Iterator[Span]:
+    """Return the parts of a span that cannot be one: halves if it is too large, else one by one."""
+    count = len(span.requests)
+    width = (count + 1) // 2 if isinstance(error, TooLarge) else 1
+    return (span.cut(begin, begin + width) for begin in range(0, count, width))
+
+
+def _needs_state(span: Span) -> bool:
+    return isinstance(span.operation, Write) and span.operation.needs_state
 
 
 def _is_compacted(error: Exception) -> bool:
     return isinstance(error, OnelogError) and error.reason == Reason.COMPACTED.name
-
-
-# Execute
-
-OPERATIONS_MAX = 10_000
-
-EXECUTE_METHOD = "/onelog.v1.Pipeline/ExecuteOnce"
 
 
 class Executor:
@@ -556,45 +575,50 @@ class Executor:
     async def execute(
         self, request: pipeline_pb2.ExecuteRequest, call: Call, size: int
     ) -> pipeline_pb2.ExecuteResponse:
-        """Return the answer to a message, with a result or an error for each operation.
-
-        ``size``: of the message, which takes as long to find out as some of what is done with it.
-        """
+        """Return the answer to a message, with a result or an error for each operation."""
         if len(request.operations) > OPERATIONS_MAX:
-            raise error_of_reason(Reason.LIMIT_INVALID, len(request.operations))
+            what, count = "the number of operations", len(request.operations)
+            raise error_of_bounds(Reason.LIMIT_INVALID, what, count, OPERATIONS_MAX, 0)
         if request.more:
-            raise invalid("MORE_INVALID", "messages travel along in a stream, one level deep")
-        message = Message(self._edge, request, Room(self._edge, len(request.operations)))
-        message.size = size
+            raise invalid("MORE_INVALID", "more is for messages of Execute, and may not be in more")
+        budget = AnswerBudget(self._edge, len(request.operations))
+        message = Message(self._edge, request, budget, size)
         message.sort()
         shards = message.shards
         if len(shards) == 1:
-            ((shard, runs),) = shards.items()
-            await self._run_shard(message, shard, runs, call)
+            ((shard, steps),) = shards.items()
+            await self._run_shard(message, shard, steps, call)
         elif shards:
             await gather(
-                *(self._run_shard(message, shard, runs, call) for shard, runs in shards.items())
+                *(self._run_shard(message, shard, steps, call) for shard, steps in shards.items())
             )
         if call.span is not None:
             message.describe(call.span)
+        if not call.is_forwarded:  # or two nodes would count them
+            context = self._edge.context
+            seconds = context.clock.now_s() - call.arrived_s
+            message.count(context.metrics.operations, seconds)
         return message.answer
 
-    async def _run_shard(self, message: Message, shard: int, runs: list[Run], call: Call) -> None:
-        """Carry out the runs of a shard, one after the other; the leader those that are left."""
-        left = deque(runs)
+    async def _run_shard(self, message: Message, shard: int, steps: list[Step], call: Call) -> None:
+        """Carry out the steps of a shard, one after the other; the leader those that are left."""
+        left = deque(steps)
 
         async def attempt() -> None:
             while left:
-                run = left[0]
+                step = left[0]
                 try:
-                    if run.durability is None:
-                        await self._read(message, shard, run, call)
+                    if step.durability is None:
+                        await self._read(message, shard, step, call)
                     else:
-                        await self._write(message, shard, run, call)
+                        rest = await self._make_drafts(message, shard, step, call)
+                        if rest.spans:
+                            left.insert(1, rest)
+                        await self._propose(message, shard, step, call)
                 except Elsewhere:
                     raise
                 except Exception as error:  # noqa: BLE001 - concerns these operations alone
-                    message.refuse(run, error_of_exception(error))
+                    message.refuse(step.positions, error)
                 left.popleft()
 
         async def forward(elsewhere: Elsewhere) -> None:
@@ -603,102 +627,112 @@ class Executor:
         try:
             await self._edge.calls.run_on_leader(call, attempt, forward)
         except Exception as error:  # noqa: BLE001 - concerns this shard, not the others
-            for run in left:
-                message.refuse(run, error_of_exception(error))
+            for step in left:
+                message.refuse(step.positions, error)
 
-    async def _write(self, message: Message, shard: int, run: Run, call: Call) -> None:
+    async def _make_drafts(self, message: Message, shard: int, step: Step, call: Call) -> Step:
+        """Make the entries of a step that is led here; return what does not fit its proposal."""
+        if not any(map(_needs_state, step.spans)):
+            self._edge.leading(shard)
+            return message.make_drafts(step, None, is_certain=True)
+        return await self._edge.bind(
+            shard,
+            call,
+            lambda state, is_certain: message.make_drafts(step, state, is_certain=is_certain),
+        )
+
+    async def _propose(self, message: Message, shard: int, step: Step, call: Call) -> None:
+        """Propose the entries of a step, and fill in their results."""
         driver = self._edge.leading(shard)
-        assert run.durability is not None
-        if run.needs_state:
-            await self._edge.bind(
-                shard, call, lambda state, is_certain: message.bind(run, state, is_certain)
-            )
-        state = driver.shard.projections
-        if not run.drafts:
-            message.fill(shard, run, state, (), 0)
+        assert step.durability is not None
+        if not step.drafts:
+            message.fill(shard, step, driver.shard.projections, (), 0)
             return
-        self._edge.check_size(run.drafts, message.size)
-        future = driver.propose(run.drafts, call.deadline_s, run.durability)
-        span = call.span
-        outcome = await (future if span is None else span.wait(COMMIT, shard, future))
-        lacking: Sequence[Lacking] = ()
-        state = driver.shard.projections
+        future = driver.propose(step.drafts, call.deadline_s, step.durability)
+        trace = call.span
+        outcome = await (future if trace is None else trace.wait(COMMIT, shard, future))
+        results: Sequence[Result]
         if isinstance(outcome, Results):
-            lacking = message.fill(shard, run, state, outcome, outcome.first_index)
-            if message.with_cost or run.costed:
-                message.put_cost(run, self._edge.cost_of(driver, outcome, call))
+            results = outcome
         elif isinstance(outcome, Received):
-            results = [APPLIED] * len(run.drafts)
-            message.fill(shard, run, state, results, outcome.first_index)
+            results = [APPLIED] * len(step.drafts)
         else:
             raise self._edge.failure(shard, outcome)
+        state = driver.shard.projections
+        lacking = message.fill(shard, step, state, results, outcome.first_index)
+        if isinstance(outcome, Results) and message.is_costed(step):
+            message.fill_cost(step, self._edge.cost_of(driver, outcome, call))
         if lacking:
-            await put_content(self._edge, shard, lacking, call, message.room)
+            await fill_content(self._edge, shard, lacking, call, message.budget)
 
-    async def _read(self, message: Message, shard: int, run: Run, call: Call) -> None:
-        """One read for all that want the same: what some wait for, or miss, concerns them alone."""
-        if run.gets:
-            level, staleness_ms = run.wanted
-            options = common_pb2.ReadOptions(level=level, max_staleness_ms=staleness_ms)  # type: ignore[arg-type]
-            view = await self._edge.read(shard, options, call)
-            answer_gets(view, run.namespace, run.gets, message.results, message.room)
-            return
-        alike: dict[tuple[int, int, int], list[Operation]] = {}
-        for operation in run.operations:
-            options = read_options(operation.request)
+    async def _read(self, message: Message, shard: int, step: Step, call: Call) -> None:
+        """One read for all that want it equally fresh; each may wait for an index of its own."""
+        alike: dict[tuple[int, int, int], list[Span]] = {}
+        for span in step.spans:
+            options = span.options
             wanted = options.level, options.max_staleness_ms, options.min_index
-            alike.setdefault(wanted, []).append(operation)
+            alike.setdefault(wanted, []).append(span)
         if len(alike) == 1:
-            await self._read_alike(message, shard, run, call)
+            await self._read_alike(message, shard, step.spans, call)
             return
 
-        async def read_some(operations: list[Operation]) -> None:
-            some = Run(None, operations=operations)
+        async def read_some(spans: list[Span]) -> None:
             try:
-                await self._read_alike(message, shard, some, call)
+                await self._read_alike(message, shard, spans, call)
             except Elsewhere:
                 raise
             except Exception as error:  # noqa: BLE001 - concerns these operations alone
-                message.refuse(some, error_of_exception(error))
+                message.refuse(Step(None, spans).positions, error)
 
         try:
             await gather(*map(read_some, alike.values()))
         except Elsewhere:
-            for position in run.positions:  # all of it is done again
+            for position in step.positions:  # all of it is done again
                 message.results[position].Clear()
+                message.reasons.pop(position, None)
             raise
 
-    async def _read_alike(self, message: Message, shard: int, run: Run, call: Call) -> None:
-        """One read for all, which want it equally fresh; an index of the past is each one's own."""
-        options = read_options(run.operations[0].request)
+    async def _read_alike(
+        self, message: Message, shard: int, spans: Sequence[Span], call: Call
+    ) -> None:
+        """One read for spans that want it equally fresh; an index of the past is each one's own."""
+        options = spans[0].options
         wanted = common_pb2.ReadOptions(
             level=options.level,
             max_staleness_ms=options.max_staleness_ms,
             min_index=options.min_index,
         )
         view = await self._edge.read(shard, wanted, call)
-        longer, of_past = message.look(view, run)
+        # All looks at the live state come first: it changes with each wait.
+        looks = [(span, *message.look(view, span)) for span in spans]
+        for _, longer, _ in looks:
+            await self._finish(message, longer)
+        for span, _, numbers in looks:
+            for number in numbers:
+                one = span.cut(number, number + 1)
+                try:
+                    past = await self._edge.past(view, one.options.as_of_index, call)
+                    longer, _ = message.look(past, one)
+                    await self._finish(message, longer)
+                except Exception as error:  # noqa: BLE001 - concerns this operation
+                    message.refuse(one.positions, error)
+
+    async def _finish(
+        self, message: Message, longer: Sequence[tuple[int, Awaitable[None]]]
+    ) -> None:
+        """Wait for reads that take longer."""
         for position, pending in longer:
             try:
                 await pending
                 message.fit(position)
             except Exception as error:  # noqa: BLE001 - concerns this operation
-                put_error(message.results[position].error, error_of_exception(error))
-        for position, kind, request in of_past:
-            try:
-                past = await self._edge.past(view, read_options(request).as_of_index, call)
-                then = message.look_one(past, position, kind, request)
-                if then is not None:
-                    await then
-                    message.fit(position)
-            except Exception as error:  # noqa: BLE001 - concerns this operation
-                put_error(message.results[position].error, error_of_exception(error))
+                message.refuse((position,), error)
 
     async def _forward(
-        self, message: Message, runs: Iterable[Run], elsewhere: Elsewhere, call: Call
+        self, message: Message, steps: Iterable[Step], elsewhere: Elsewhere, call: Call
     ) -> None:
-        """Let the leader carry out what is left of a shard."""
-        positions, part = message.part(runs)
+        """Forward what is left of a shard to its leader."""
+        positions, part = message.part(steps)
         forwarded = Call(
             EXECUTE_METHOD,
             pipeline_pb2.ExecuteResponse,
@@ -715,5 +749,4 @@ class Executor:
         if all(result.error.reason in NOTHING_DONE for result in results):
             raise error_of_result(results[0].error)  # it was the leader and is not any more
         for position, result in zip(positions, results, strict=True):
-            message.results[position].CopyFrom(result)
-            message.fit(position)
+            message.take_result(position, result)

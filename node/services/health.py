@@ -31,20 +31,20 @@ class Health:
         return calls.service(health_pb2.DESCRIPTOR.services_by_name["Health"], self, is_open=True)
 
     def set(self, name: str, *, is_serving: bool) -> None:
-        """Say whether a service serves."""
+        """Set whether a service is SERVING."""
         self._states[name] = _STATUS.SERVING if is_serving else _STATUS.NOT_SERVING
         for watcher in self._watchers:
             watcher.set()
 
     async def check(self, request: Any, _call: Call) -> Any:
-        """Tell about one service."""
+        """Return the state of one service."""
         state = self._states.get(request.service)
         if state is None:
             raise NotFound(f"there is no service {request.service!r}", reason="SERVICE_UNKNOWN")
         return _STATUS(status=state)
 
     async def list(self, _request: Any, _call: Call) -> Any:
-        """Tell about all services."""
+        """Return the states of all services."""
         answer = health_pb2.HealthListResponse()
         for name, state in self._states.items():
             answer.statuses[name].status = state

@@ -1,25 +1,34 @@
-"""The KV service: one line for what concerns one shard, and what goes over several.
+"""The KV service: operations on the keys of one shard, and calls over several shards.
 
-Pages: keys are unique over all shards, so where a page over several of them ended is one key, and
+``OPERATIONS`` lists what concerns one shard: which entries requests become, and what results and
+reads mean for answers. Requests are checked here: the log never sees a key that is too long or a
+lifetime of a thousand years.
+
+Pages over several shards: keys are unique over all shards, so where a page ended is one key, and
 that is the page token. Each shard is asked for a page; what lies beyond the point where the first
 of them stopped is dropped, since another may still have keys before it.
-
-Operations
-----------
-The operations on keys: which entries they become, and what their results and reads mean.
-
-Requests are turned into commands here, and found wrong here if they are: the log never sees a key
-that is too long or a lifetime of a thousand years.
 """
 
 from collections.abc import AsyncIterator, Sequence
-from operator import itemgetter
+from dataclasses import replace
+from itertools import repeat
+from operator import attrgetter, methodcaller
 from typing import Any
 
 from onelog.errors import TooLarge
 from onelog.node.edge.calls import Call
-from onelog.node.edge.messages import put_item
-from onelog.node.edge.operation import Read, Write, applied, put_header, run_read, run_write
+from onelog.node.edge.messages import fill_item
+from onelog.node.edge.operation import (
+    Look,
+    Operations,
+    Read,
+    Write,
+    answer_each,
+    answer_number,
+    applied,
+    fill_header,
+    one_entry_each,
+)
 from onelog.node.edge.shards import (
     Edge,
     View,
@@ -31,15 +40,21 @@ from onelog.node.edge.shards import (
     write_options,
 )
 from onelog.node.edge.shards import invalid as invalid_argument
-from onelog.node.public_errors import answer_too_large, error_of_reason, error_of_refusal
+from onelog.node.public_errors import (
+    answer_too_large,
+    error_of_bounds,
+    error_of_reason,
+    error_of_refusal,
+    name_subject,
+)
 from onelog.projections import conditions
-from onelog.projections.codec import SessionRef, read_prefix
+from onelog.projections.codec import SessionRef, encode_prefixes, read_prefix
 from onelog.projections.kv import commands
 from onelog.projections.kv.commands import (
     TOOK_THEN,
+    TYPE_PUT,
     Command,
     Nested,
-    check_written,
     decode_command,
     encode_command,
 )
@@ -60,39 +75,59 @@ from onelog.projections.limits import (
     VALUE_SIZE_MAX,
 )
 from onelog.projections.reasons import Reason
-from onelog.projections.result import Applied, Refused, Result
-from onelog.projections.shard_state import Projections
+from onelog.projections.result import Applied, Refused
 from onelog.ual.entry import Draft
 from onelog.v1 import kv_pb2
 
 MEMBER_SIZE_MAX = 65_535  # a name in a path has its size in two bytes
-_RESERVED_FIRST = frozenset(prefix[0] for prefix in KEYS_RESERVED)
 
 
-def checked(command: Command, namespace: str, session: SessionRef | None) -> list[Draft]:
+def checked(command: Command, namespace: str, session: SessionRef | None) -> Draft:
     """Return the entry of a command; refuse one that apply would find unsound."""
     draft = encode_command(command, namespace, session)
     _, reader = read_prefix(draft.payload)
     decode_command(draft.entry_type & 0xFF, reader)
-    return [draft]
+    return draft
 
 
 def check_key(key: bytes) -> bytes:
     """Return a key whose size is allowed."""
-    check_key_size(len(key))
+    check_keys((key,))
     return key
 
 
-def check_key_size(size: int) -> None:
-    """Refuse a size that no key has."""
-    if not 0 < size <= KEY_SIZE_MAX:
-        raise error_of_reason(Reason.KEY_SIZE_INVALID, size)
+def check_keys(keys: Sequence[bytes]) -> None:
+    """Refuse keys whose size is not allowed."""
+    for size in set(map(len, keys)):
+        if not 0 < size <= KEY_SIZE_MAX:
+            raise error_of_reason(Reason.KEY_SIZE_INVALID, size)
+
+
+def check_written(keys: Sequence[bytes]) -> None:
+    """Refuse keys that nobody may write."""
+    check_keys(keys)
+    joined = b"".join(keys)  # one search in place of one for each key
+    if any(prefix in joined for prefix in KEYS_RESERVED) and any(
+        key.startswith(KEYS_RESERVED) for key in keys
+    ):
+        name = next(key for key in keys if key.startswith(KEYS_RESERVED))
+        error = error_of_reason(Reason.KEY_RESERVED)
+        name_subject(error, kv_pb2.KeyValue(key=name))
+        raise error
+
+
+def check_values(values: Sequence[bytes]) -> None:
+    """Refuse values that no entry can hold."""
+    size = max(map(len, values))
+    if size > VALUE_SIZE_MAX:
+        raise error_of_bounds(
+            Reason.VALUE_TOO_LARGE, "the size of a value", size, VALUE_SIZE_MAX, 0
+        )
 
 
 def check_value(value: bytes) -> bytes:
     """Return a value that an entry can hold."""
-    if len(value) > VALUE_SIZE_MAX:
-        raise error_of_reason(Reason.VALUE_TOO_LARGE, len(value))
+    check_values((value,))
     return value
 
 
@@ -100,21 +135,23 @@ def ttl_ns_of(ttl_ms: int) -> int:
     """Return a lifetime in nanoseconds; absurd ones are refused."""
     ttl_ns = ttl_ms * 1_000_000
     if ttl_ns > TTL_NS_MAX:
-        raise error_of_reason(Reason.TTL_INVALID, ttl_ns)
+        most = TTL_NS_MAX // 1_000_000
+        raise error_of_bounds(Reason.TTL_INVALID, "ttl_ms", ttl_ms, most)
     return ttl_ns
 
 
 def range_of(keys: kv_pb2.KeyRange) -> Range:
     """Return the range that a request means."""
     if keys.prefix and (keys.start or keys.end):
-        raise invalid("RANGE_INVALID", "a prefix, or a start and an end, not both")
+        raise invalid("RANGE_INVALID", "a range has a prefix, or start and end, not both")
     for bound in (keys.start, keys.end, keys.prefix):
         if len(bound) > KEY_SIZE_MAX:
             raise error_of_reason(Reason.KEY_SIZE_INVALID, len(bound))
     if keys.prefix:
         return Range.prefix(keys.prefix)
     if keys.end and keys.end <= keys.start:
-        raise error_of_reason(Reason.RANGE_INVALID)
+        message = f"the range's end, {keys.end!r:.70}, is not above its start, {keys.start!r:.70}"
+        raise error_of_reason(Reason.RANGE_INVALID, 0, message)
     return Range(keys.start, keys.end or None)
 
 
@@ -122,65 +159,101 @@ def path_of(path: kv_pb2.JsonPath, *, is_set: bool) -> Path:
     """Return a path; -1 is the last element where one is read, the next where one is set."""
     if len(path.steps) > JSON_PATH_MAX:
         metadata = {"limit": str(JSON_PATH_MAX)}
-        raise TooLarge("too many steps", reason="JSON_PATH_TOO_LARGE", metadata=metadata)
+        message = f"the path has {len(path.steps)} steps, limit {JSON_PATH_MAX}"
+        raise TooLarge(message, reason="JSON_PATH_TOO_LARGE", metadata=metadata)
     steps: list[Step] = []
     for position, step in enumerate(path.steps):
         kind = step.WhichOneof("step")
         if kind == "member":
-            if len(step.member.encode()) > MEMBER_SIZE_MAX:
-                raise TooLarge("a member's name is too long", reason="JSON_PATH_TOO_LARGE")
+            if (size := len(step.member.encode())) > MEMBER_SIZE_MAX:
+                message = f"the member of step {position} has {size} bytes, limit {MEMBER_SIZE_MAX}"
+                raise TooLarge(message, reason="JSON_PATH_TOO_LARGE")
             steps.append(step.member)
         elif kind == "element" and step.element >= -1:
             steps.append(None if is_set and step.element == -1 else step.element)
+        elif kind == "element":
+            message = f"step {position} of the path is element {step.element}; the lowest is -1"
+            raise invalid("JSON_PATH_INVALID", message)
         else:
-            raise invalid("JSON_PATH_INVALID", f"step {position} of the path says nothing")
+            message = f"step {position} of the path has neither member nor element"
+            raise invalid("JSON_PATH_INVALID", message)
     return tuple(steps)
 
 
 # Commands
 
 
+_key, _value, _ttl_ms, _lease_id, _expected_version = map(
+    attrgetter, ("key", "value", "ttl_ms", "lease_id", "expected_version")
+)
+_has_expected_version = methodcaller("HasField", "expected_version")
+_join = b"".join
+
+
+def put_fields(
+    requests: Sequence[kv_pb2.PutRequest],
+) -> tuple[list[bytes], list[bytes], list[bytes]]:
+    """Return head, key and value of the body of each put; refuse what apply would refuse.
+
+    Columns instead of a loop: this is most of what a put costs before the log.
+    """
+    keys, values = list(map(_key, requests)), list(map(_value, requests))
+    check_written(keys)
+    check_values(values)
+    lifetimes, leases = list(map(_ttl_ms, requests)), list(map(_lease_id, requests))
+    are_expected = list(map(_has_expected_version, requests))
+    if not (any(lifetimes) or any(leases) or any(are_expected)):
+        return commands.encode_put_heads(keys), keys, values
+    options: list[commands.PutOptions] = [
+        (ttl_ns_of(ttl_ms) or None, lease or None, request.expected_version if has else None)
+        for request, ttl_ms, lease, has in zip(
+            requests, lifetimes, leases, are_expected, strict=True
+        )
+    ]
+    return commands.encode_put_heads(keys, options), keys, values
+
+
+def _put(
+    _state: Any,
+    requests: Sequence[kv_pb2.PutRequest],
+    namespace: str,
+    session: SessionRef | None,
+) -> list[Any]:
+    prefixes = encode_prefixes(namespace, session)
+    payloads = map(_join, zip(prefixes, *put_fields(requests), strict=False))
+    return list(zip(repeat(TYPE_PUT), payloads, repeat(0), strict=False))
+
+
 def put_of(request: kv_pb2.PutRequest) -> commands.Put:
-    """Return the command of a request."""
+    """Return the command of a put inside a transaction."""
+    check_written((request.key,))
+    check_values((request.value,))
     expected = request.expected_version if request.HasField("expected_version") else None
-    return commands.Put(
-        check_written(request.key),
-        check_value(request.value),
-        ttl_ns_of(request.ttl_ms) or None,
-        request.lease_id or None,
-        expected,
-    )
-
-
-def _put(request: kv_pb2.PutRequest, namespace: str, session: SessionRef | None) -> list[Draft]:
-    """Return the entry of a request; ``put_of`` looks at all that apply could find unsound."""
-    return [encode_command(put_of(request), namespace, session)]
+    ttl_ns = ttl_ns_of(request.ttl_ms) or None
+    return commands.Put(request.key, request.value, ttl_ns, request.lease_id or None, expected)
 
 
 def _batch_put(
-    request: kv_pb2.BatchPutRequest, namespace: str, session: SessionRef | None
-) -> list[Draft]:
-    """Return the entry of a request; all that apply could find unsound is looked at here."""
+    _state: Any, request: kv_pb2.BatchPutRequest, namespace: str, session: SessionRef | None
+) -> Draft:
+    """Return the entry of a request; refuse what apply would refuse."""
     keys, values = list(request.keys), list(request.values)
-    if not 0 < len(keys) <= PUT_MANY_KEYS_MAX:
-        raise error_of_reason(Reason.LIMIT_INVALID, len(keys))
     if len(values) != len(keys):
         raise invalid("VALUES_INVALID", f"{len(values)} values for {len(keys)} keys")
-    check_value(max(values, key=len))
-    # Where the first byte says that it cannot be, nobody looks any further.
-    may_be = not _RESERVED_FIRST.isdisjoint(map(itemgetter(0), keys))
-    if may_be and any(key.startswith(KEYS_RESERVED) for key in keys):
-        raise error_of_reason(Reason.KEY_RESERVED)
-    ttl_ns = ttl_ns_of(request.ttl_ms) or None
-    bodies = commands.put_bodies(keys, values, ttl_ns)
-    return [encode_command(commands.PutMany(bodies), namespace, session)]
+    check_written(keys)
+    check_values(values)
+    bodies = commands.put_bodies(keys, values, ttl_ns_of(request.ttl_ms) or None)
+    return encode_command(commands.PutMany(bodies), namespace, session)
 
 
-def _by_keys(request: kv_pb2.BatchPutRequest) -> Sequence[bytes]:
-    keys = list(request.keys)
-    for size in set(map(len, keys)):
-        check_key_size(size)
-    return keys
+def _by_keys(requests: Sequence[kv_pb2.BatchPutRequest]) -> Sequence[Sequence[bytes]]:
+    named = [list(request.keys) for request in requests]
+    for keys in named:
+        if not 0 < len(keys) <= PUT_MANY_KEYS_MAX:
+            what = "the number of keys"
+            raise error_of_bounds(Reason.LIMIT_INVALID, what, len(keys), PUT_MANY_KEYS_MAX)
+        check_keys(keys)
+    return named
 
 
 def delete_of(request: kv_pb2.DeleteRequest) -> commands.Delete:
@@ -208,7 +281,7 @@ def count_of(
         case "raise_to":
             return commands.Maximum(key, request.raise_to)
         case _:
-            raise invalid("CHANGE_MISSING", "add, lower_to or raise_to")
+            raise invalid("CHANGE_MISSING", "none of add, lower_to and raise_to is given")
 
 
 def append_of(request: kv_pb2.AppendRequest) -> commands.Append:
@@ -221,7 +294,8 @@ def set_json_of(request: kv_pb2.SetJsonRequest) -> commands.JsonSet | commands.J
     key, path = check_key(request.key), path_of(request.path, is_set=True)
     if not request.HasField("json"):
         if not path:
-            raise invalid("JSON_PATH_INVALID", "a document is deleted by Delete")
+            message = "neither path nor json is given; Delete deletes a whole document"
+            raise invalid("JSON_PATH_INVALID", message)
         return commands.JsonDelete(key, path)
     text = request.json
     if len(text) > JSON_SIZE_MAX:
@@ -234,7 +308,7 @@ def delete_range_of(request: kv_pb2.DeleteRangeRequest) -> commands.DeleteRange:
     """Return the command of a request."""
     limit = request.limit or DELETE_RANGE_KEYS_MAX
     if limit > DELETE_RANGE_KEYS_MAX:
-        raise error_of_reason(Reason.LIMIT_INVALID, limit)
+        raise error_of_bounds(Reason.LIMIT_INVALID, "limit", limit, DELETE_RANGE_KEYS_MAX)
     keys = range_of(request.range)
     return commands.DeleteRange(keys.start, keys.end, limit)
 
@@ -256,19 +330,20 @@ def condition_of(condition: kv_pb2.Condition) -> conditions.Condition:
             value = check_value(condition.value.value)
             return conditions.Condition(key, conditions.Target.VALUE, comparison, value=value)
         case _:
-            raise invalid("CONDITION_INVALID", "exists, version or value")
+            raise invalid("CONDITION_INVALID", "a condition has none of exists, version and value")
 
 
 def conditions_of(given: Sequence[kv_pb2.Condition]) -> tuple[conditions.Condition, ...]:
     """Return the conditions of a transaction or a batch."""
     if len(given) > CONDITIONS_MAX:
-        raise error_of_reason(Reason.LIMIT_INVALID, len(given))
+        what = "the number of conditions"
+        raise error_of_bounds(Reason.LIMIT_INVALID, what, len(given), CONDITIONS_MAX, 0)
     return tuple(map(condition_of, given))
 
 
 def _comparison_of(number: int) -> conditions.Comparison:
     if not conditions.Comparison.EQUAL <= number <= conditions.Comparison.GREATER_OR_EQUAL:
-        raise invalid("CONDITION_INVALID", f"there is no comparison {number}")
+        raise invalid("CONDITION_INVALID", f"there is no comparison {number}; they are 1 to 6")
     return conditions.Comparison(number)
 
 
@@ -287,7 +362,8 @@ _NESTED: dict[str, Any] = {
 def _nested_of(operation: kv_pb2.TxnOperation) -> Nested:
     kind = operation.WhichOneof("operation")
     if kind is None:
-        raise invalid("OPERATION_MISSING", "an operation of the transaction says nothing")
+        message = "an operation of the transaction is of no kind that is known here"
+        raise invalid("OPERATION_MISSING", message)
     command: Nested = _NESTED[kind](getattr(operation, kind))
     return command
 
@@ -296,12 +372,17 @@ def txn_of(request: kv_pb2.TxnRequest) -> commands.Transaction:
     """Return the command of a request."""
     for operations in (request.then, request.otherwise):
         if len(operations) > TRANSACTION_OPERATIONS_MAX:
-            raise error_of_reason(Reason.LIMIT_INVALID, len(operations))
+            what, most = "the number of operations", TRANSACTION_OPERATIONS_MAX
+            raise error_of_bounds(Reason.LIMIT_INVALID, what, len(operations), most, 0)
     return commands.Transaction(
         conditions_of(request.conditions),
         tuple(map(_nested_of, request.then)),
         tuple(map(_nested_of, request.otherwise)),
     )
+
+
+def _by_all_keys(requests: Sequence[kv_pb2.TxnRequest]) -> Sequence[Sequence[bytes]]:
+    return list(map(_txn_names, requests))
 
 
 def _txn_names(request: kv_pb2.TxnRequest) -> list[bytes]:
@@ -315,7 +396,10 @@ def _txn_names(request: kv_pb2.TxnRequest) -> list[bytes]:
             elif kind is not None:
                 names.append(getattr(operation, kind).key)
     if not names:
-        raise invalid("ROUTING_KEY_MISSING", "nothing says in which shard this is to happen")
+        raise invalid(
+            "ROUTING_KEY_MISSING",
+            "a transaction without keys needs a routing_key, which determines its shard",
+        )
     return names
 
 
@@ -329,14 +413,7 @@ def found(result: Any) -> Any:
     return result
 
 
-def _answer_txn(
-    _state: Projections,
-    request: kv_pb2.TxnRequest,
-    answer: kv_pb2.TxnResponse,
-    results: Sequence[Result],
-    _: int,
-) -> None:
-    outcome = applied(results[0])
+def _answer_txn(request: kv_pb2.TxnRequest, answer: kv_pb2.TxnResponse, outcome: Applied) -> None:
     answer.succeeded = outcome.number == TOOK_THEN
     operations = request.then if answer.succeeded else request.otherwise
     for operation, result in zip(operations, outcome.results, strict=True):
@@ -350,33 +427,29 @@ def _answer_txn(
             target.item.version = result.number
 
 
-def _number(field: str) -> Any:
-    """Return how the number that an entry returned becomes a field of the answer."""
-
-    def put(
-        _state: Projections, _request: Any, answer: Any, results: Sequence[Result], _: int
-    ) -> None:
-        number = applied(results[0]).number
-        setattr(answer, field, bool(number) if field == "deleted" else number)
-
-    return put
+def _answer_delete(
+    _request: kv_pb2.DeleteRequest, answer: kv_pb2.DeleteResponse, done: Applied
+) -> None:
+    answer.deleted = bool(done.number)
 
 
-def _by_key(request: Any) -> tuple[bytes]:
-    return (check_key(request.key),)
+def _by_key(requests: Sequence[Any]) -> Sequence[Sequence[bytes]]:
+    keys = list(map(_key, requests))
+    check_keys(keys)
+    return list(zip(keys, strict=True))
 
 
-def _by_routing_key(request: Any) -> tuple[bytes]:
-    return (request.routing_key,)
+def _by_routing_key(requests: Sequence[Any]) -> Sequence[Sequence[bytes]]:
+    return [(request.routing_key,) for request in requests]
 
 
 def _write(response: Any, command_of: Any, names: Any = _by_key, answer: Any = None) -> Any:
     """Return the write of one entry."""
 
-    def drafts(request: Any, namespace: str, session: SessionRef | None) -> list[Draft]:
+    def make(_state: Any, request: Any, namespace: str, session: SessionRef | None) -> Draft:
         return checked(command_of(request), namespace, session)
 
-    return Write(response, names, drafts, answer or (lambda *_: None))
+    return Write(response, names, one_entry_each(make), answer, nouns="keys")
 
 
 def _grant_of(request: kv_pb2.GrantLeaseRequest) -> commands.LeaseGrant:
@@ -386,22 +459,34 @@ def _grant_of(request: kv_pb2.GrantLeaseRequest) -> commands.LeaseGrant:
 PUT: Write[kv_pb2.PutRequest, kv_pb2.PutResponse]
 PUT = Write(kv_pb2.PutResponse, _by_key, _put)
 BATCH_PUT: Write[kv_pb2.BatchPutRequest, kv_pb2.BatchPutResponse]
-BATCH_PUT = Write(kv_pb2.BatchPutResponse, _by_keys, _batch_put)
+BATCH_PUT = Write(
+    kv_pb2.BatchPutResponse,
+    _by_keys,
+    one_entry_each(_batch_put),
+    nouns="keys",
+    by_shard=lambda _: True,
+)
 DELETE: Write[kv_pb2.DeleteRequest, kv_pb2.DeleteResponse]
-DELETE = _write(kv_pb2.DeleteResponse, delete_of, answer=_number("deleted"))
+DELETE = _write(kv_pb2.DeleteResponse, delete_of, answer=answer_each(_answer_delete))
 TOUCH: Write[kv_pb2.TouchRequest, kv_pb2.TouchResponse]
-TOUCH = _write(kv_pb2.TouchResponse, touch_of)
+TOUCH = _write(
+    kv_pb2.TouchResponse,
+    lambda request: replace(touch_of(request), with_version=True),
+    answer=answer_number("version"),
+)
 COUNT: Write[kv_pb2.CountRequest, kv_pb2.CountResponse]
-COUNT = _write(kv_pb2.CountResponse, count_of, answer=_number("number"))
+COUNT = _write(kv_pb2.CountResponse, count_of, answer=answer_number("number"))
 APPEND: Write[kv_pb2.AppendRequest, kv_pb2.AppendResponse]
-APPEND = _write(kv_pb2.AppendResponse, append_of, answer=_number("size"))
+APPEND = _write(kv_pb2.AppendResponse, append_of, answer=answer_number("size"))
 SET_JSON: Write[kv_pb2.SetJsonRequest, kv_pb2.SetJsonResponse]
 SET_JSON = _write(kv_pb2.SetJsonResponse, set_json_of)
 TXN: Write[kv_pb2.TxnRequest, kv_pb2.TxnResponse]
-TXN = _write(kv_pb2.TxnResponse, txn_of, _txn_names, _answer_txn)
+TXN = replace(
+    _write(kv_pb2.TxnResponse, txn_of, _by_all_keys, answer_each(_answer_txn)), returns_data=True
+)
 GRANT_LEASE: Write[kv_pb2.GrantLeaseRequest, kv_pb2.GrantLeaseResponse]
 GRANT_LEASE = _write(
-    kv_pb2.GrantLeaseResponse, _grant_of, _by_routing_key, answer=_number("lease_id")
+    kv_pb2.GrantLeaseResponse, _grant_of, _by_routing_key, answer=answer_number("lease_id")
 )
 KEEP_LEASE: Write[kv_pb2.KeepLeaseRequest, kv_pb2.KeepLeaseResponse]
 KEEP_LEASE = _write(
@@ -414,64 +499,88 @@ REVOKE_LEASE = _write(
     kv_pb2.RevokeLeaseResponse,
     lambda request: commands.LeaseRevoke(request.lease_id),
     _by_routing_key,
-    answer=_number("deleted_count"),
+    answer=answer_number("deleted_count"),
 )
 
 
 # Reads
 
 
-def _get(
-    view: View, namespace: str, request: kv_pb2.GetRequest, answer: kv_pb2.GetResponse
-) -> None:
-    item = found(view.projections.kv.get(namespace, request.key, view.as_of))
-    if item is not None:
-        put_item(answer.item, item)
+def _get(view: View, namespace: str) -> Look[kv_pb2.GetRequest, kv_pb2.GetResponse]:
+    get, as_of = view.projections.kv.get, view.as_of
+
+    def look(request: kv_pb2.GetRequest, answer: kv_pb2.GetResponse) -> None:
+        item = get(namespace, request.key, as_of)
+        if isinstance(item, Refused):
+            raise error_of_refusal(item)
+        if item is not None:
+            fill_item(answer.item, item)
+
+    return look
 
 
-def _get_json(
-    view: View, namespace: str, request: kv_pb2.GetJsonRequest, answer: kv_pb2.GetJsonResponse
-) -> None:
-    path = path_of(request.path, is_set=False)
-    kv = view.projections.kv
-    item = found(kv.get(namespace, request.key, view.as_of))
-    if item is not None:
-        answer.json = get_field(item.value, path)
-        answer.version = item.version
+def _get_json(view: View, namespace: str) -> Look[kv_pb2.GetJsonRequest, kv_pb2.GetJsonResponse]:
+    def look(request: kv_pb2.GetJsonRequest, answer: kv_pb2.GetJsonResponse) -> None:
+        path = path_of(request.path, is_set=False)
+        item = found(view.projections.kv.get(namespace, request.key, view.as_of))
+        if item is not None:
+            answer.json = get_field(item.value, path)
+            answer.version = item.version
+
+    return look
 
 
 def _get_history(
-    view: View,
-    namespace: str,
-    request: kv_pb2.GetHistoryRequest,
-    answer: kv_pb2.GetHistoryResponse,
-) -> None:
-    history = found(view.projections.kv.history(namespace, request.key))
-    for version in history.versions:
-        target = answer.versions.add(version=version.version, expired=version.expired)
-        if version.value is not None:
-            target.value = version.value
-    answer.complete_from = history.complete_from
+    view: View, namespace: str
+) -> Look[kv_pb2.GetHistoryRequest, kv_pb2.GetHistoryResponse]:
+    def look(request: kv_pb2.GetHistoryRequest, answer: kv_pb2.GetHistoryResponse) -> None:
+        history = found(view.projections.kv.history(namespace, request.key))
+        for version in history.versions:
+            target = answer.versions.add(version=version.version, expired=version.expired)
+            if version.value is not None:
+                target.value = version.value
+        answer.complete_from = history.complete_from
+
+    return look
 
 
-def _get_lease(
-    view: View, namespace: str, request: kv_pb2.GetLeaseRequest, answer: kv_pb2.GetLeaseResponse
-) -> None:
-    store = view.projections.kv.stores.get(namespace)
-    if store is None:
-        raise error_of_reason(Reason.NAMESPACE_UNKNOWN)
-    lease = store.leases.get(request.lease_id)
-    if lease is None:
-        raise error_of_reason(Reason.LEASE_LOST, request.lease_id)
-    answer.ttl_ms = lease.ttl_ns // 1_000_000
-    answer.expires_ns = lease.deadline_ns
-    answer.keys.extend(sorted(lease.keys))
+def _get_lease(view: View, namespace: str) -> Look[kv_pb2.GetLeaseRequest, kv_pb2.GetLeaseResponse]:
+    def look(request: kv_pb2.GetLeaseRequest, answer: kv_pb2.GetLeaseResponse) -> None:
+        store = view.projections.kv.stores.get(namespace)
+        if store is None:
+            raise error_of_reason(Reason.NAMESPACE_UNKNOWN)
+        lease = store.leases.get(request.lease_id)
+        if lease is None:
+            raise error_of_reason(Reason.LEASE_LOST, request.lease_id)
+        answer.ttl_ms = lease.ttl_ns // 1_000_000
+        answer.expires_ns = lease.deadline_ns
+        answer.keys.extend(sorted(lease.keys))
+
+    return look
 
 
 GET = Read(kv_pb2.GetResponse, _by_key, _get, tells_past=True)
 GET_JSON = Read(kv_pb2.GetJsonResponse, _by_key, _get_json, tells_past=True)
 GET_HISTORY = Read(kv_pb2.GetHistoryResponse, _by_key, _get_history)
 GET_LEASE = Read(kv_pb2.GetLeaseResponse, _by_routing_key, _get_lease)
+
+OPERATIONS: Operations = {
+    "get": GET,
+    "put": PUT,
+    "batch_put": BATCH_PUT,
+    "delete": DELETE,
+    "touch": TOUCH,
+    "count": COUNT,
+    "append": APPEND,
+    "get_json": GET_JSON,
+    "set_json": SET_JSON,
+    "get_history": GET_HISTORY,
+    "txn": TXN,
+    "grant_lease": GRANT_LEASE,
+    "keep_lease": KEEP_LEASE,
+    "revoke_lease": REVOKE_LEASE,
+    "get_lease": GET_LEASE,
+}
 
 
 # Kv
@@ -483,82 +592,10 @@ TOKEN_VERSION = b"\x01"
 
 
 class KvService:
-    """See ``kv.proto``."""
+    """What ``OPERATIONS`` lacks of ``kv.proto``: calls over several shards."""
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
-
-    async def get(self, request: kv_pb2.GetRequest, call: Call) -> kv_pb2.GetResponse:
-        """Read a key."""
-        return await run_read(self._edge, GET, request, call)
-
-    async def put(self, request: kv_pb2.PutRequest, call: Call) -> kv_pb2.PutResponse:
-        """Write a key."""
-        return await run_write(self._edge, PUT, request, call)
-
-    async def batch_put(
-        self, request: kv_pb2.BatchPutRequest, call: Call
-    ) -> kv_pb2.BatchPutResponse:
-        """Write many keys of one shard."""
-        return await run_write(self._edge, BATCH_PUT, request, call)
-
-    async def delete(self, request: kv_pb2.DeleteRequest, call: Call) -> kv_pb2.DeleteResponse:
-        """Delete a key."""
-        return await run_write(self._edge, DELETE, request, call)
-
-    async def touch(self, request: kv_pb2.TouchRequest, call: Call) -> kv_pb2.TouchResponse:
-        """Change the lifetime of a key."""
-        return await run_write(self._edge, TOUCH, request, call)
-
-    async def count(self, request: kv_pb2.CountRequest, call: Call) -> kv_pb2.CountResponse:
-        """Change a number."""
-        return await run_write(self._edge, COUNT, request, call)
-
-    async def append(self, request: kv_pb2.AppendRequest, call: Call) -> kv_pb2.AppendResponse:
-        """Add bytes to a value."""
-        return await run_write(self._edge, APPEND, request, call)
-
-    async def get_json(self, request: kv_pb2.GetJsonRequest, call: Call) -> kv_pb2.GetJsonResponse:
-        """Read a part of a document."""
-        return await run_read(self._edge, GET_JSON, request, call)
-
-    async def set_json(self, request: kv_pb2.SetJsonRequest, call: Call) -> kv_pb2.SetJsonResponse:
-        """Change a part of a document."""
-        return await run_write(self._edge, SET_JSON, request, call)
-
-    async def get_history(
-        self, request: kv_pb2.GetHistoryRequest, call: Call
-    ) -> kv_pb2.GetHistoryResponse:
-        """List the versions of a key."""
-        return await run_read(self._edge, GET_HISTORY, request, call)
-
-    async def txn(self, request: kv_pb2.TxnRequest, call: Call) -> kv_pb2.TxnResponse:
-        """Compare, then do one list of operations or the other."""
-        return await run_write(self._edge, TXN, request, call)
-
-    async def grant_lease(
-        self, request: kv_pb2.GrantLeaseRequest, call: Call
-    ) -> kv_pb2.GrantLeaseResponse:
-        """Grant a lease."""
-        return await run_write(self._edge, GRANT_LEASE, request, call)
-
-    async def keep_lease(
-        self, request: kv_pb2.KeepLeaseRequest, call: Call
-    ) -> kv_pb2.KeepLeaseResponse:
-        """Let a lease live on."""
-        return await run_write(self._edge, KEEP_LEASE, request, call)
-
-    async def revoke_lease(
-        self, request: kv_pb2.RevokeLeaseRequest, call: Call
-    ) -> kv_pb2.RevokeLeaseResponse:
-        """End a lease."""
-        return await run_write(self._edge, REVOKE_LEASE, request, call)
-
-    async def get_lease(
-        self, request: kv_pb2.GetLeaseRequest, call: Call
-    ) -> kv_pb2.GetLeaseResponse:
-        """Show a lease."""
-        return await run_read(self._edge, GET_LEASE, request, call)
 
     # Over several shards
 
@@ -570,10 +607,11 @@ class KvService:
         namespace = namespace_of(request.namespace)
         limit = edge.context.config.limits.message_bytes_max
         if len(keys) > SCAN_KEYS_MAX:
-            raise error_of_reason(Reason.LIMIT_INVALID, len(keys))
+            what = "the number of keys"
+            raise error_of_bounds(Reason.LIMIT_INVALID, what, len(keys), SCAN_KEYS_MAX, 0)
         by_shard: dict[int, list[bytes]] = {}
         for key in keys:
-            by_shard.setdefault(edge.shard_of(check_key(key)), []).append(key)
+            by_shard.setdefault(edge.find_shard(check_key(key)), []).append(key)
         if len(by_shard) > 1 and call.only_shard is None:
             one_shard_only(options)
 
@@ -589,7 +627,7 @@ class KvService:
                 raise answer_too_large(message, limit)
             for item in items:
                 if item is not None:
-                    put_item(answer.items.add(), item)
+                    fill_item(answer.items.add(), item)
             return answer
 
         async def part(shard: int) -> kv_pb2.BatchGetResponse:
@@ -616,20 +654,20 @@ class KvService:
         left = delete_range_of(request).limit
         shards = range(edge.shards)
         if request.routing_key:
-            shard = edge.shard_of(request.routing_key)
+            shard = edge.find_shard(request.routing_key)
             shards = range(shard, shard + 1)
         elif session is not None and call.only_shard is None:
             raise invalid_argument("SEVERAL_SHARDS", "a session is of one shard")
 
         async def part(shard: int) -> kv_pb2.DeleteRangeResponse:
-            drafts = checked(delete_range_of(request), namespace, session)
+            drafts = [checked(delete_range_of(request), namespace, session)]
             written = await edge.write(shard, drafts, options, call)
             result = written.results[0]
             done = applied(result)
             answer = kv_pb2.DeleteRangeResponse(
                 deleted_count=done.number, has_more=done.value is not None
             )
-            put_header(answer.headers.add(), shard, written.first_index, result)
+            fill_header(answer.headers.add(), shard, written.first_index, result)
             if written.cost is not None:
                 answer.headers[0].cost.CopyFrom(written.cost)
             return answer
@@ -650,7 +688,7 @@ class KvService:
     async def list(self, request: kv_pb2.ListRequest, call: Call) -> kv_pb2.ListResponse:
         """List keys in order, a page of them."""
         if request.limit > SCAN_KEYS_MAX:
-            raise error_of_reason(Reason.LIMIT_INVALID, request.limit)
+            raise error_of_bounds(Reason.LIMIT_INVALID, "limit", request.limit, SCAN_KEYS_MAX)
         limit = request.limit or LIST_LIMIT_DEFAULT
         return await self._page(request, call, limit, limit)
 
@@ -689,7 +727,7 @@ class KvService:
         token = _token_of(request.page_token)
         shards = range(edge.shards)
         if request.routing_key:
-            shard = edge.shard_of(request.routing_key)
+            shard = edge.find_shard(request.routing_key)
             shards = range(shard, shard + 1)
         elif call.only_shard is None and edge.shards > 1:
             one_shard_only(options)
@@ -708,7 +746,7 @@ class KvService:
             answer = kv_pb2.ListResponse()
             view.header(answer.headers.add(), len(page.items))
             for item in page.items:
-                put_item(answer.items.add(), item, with_value=not request.keys_only)
+                fill_item(answer.items.add(), item, with_value=not request.keys_only)
             if page.next_key is not None:
                 answer.next_page_token = TOKEN_VERSION + page.next_key
             return answer

@@ -10,8 +10,9 @@ it once more. The next step begins when the client has taken the last one. The n
 limited (``limits.log_streams_max``), and each may ask for a limit of bytes per second.
 
 Bulk reads give way to writes. While entries are applied, all streams of a process together send at
-most ``limits.log_bytes_per_s_beside_writes``; without writes they send as fast as they can. Two
-readers on the nodes' own machine otherwise took most of its cores (docs/performance.md).
+most ``limits.log_bytes_per_s_beside_writes``; without writes they send as fast as they can. Without
+a limit, two readers on the nodes' own machine cut the rate of puts to 0.19 to 0.41
+(docs/performance/2026-11-18.md).
 """
 
 import asyncio
@@ -30,9 +31,10 @@ from onelog.projections.reasons import Reason
 from onelog.snapshot.errors import CorruptSnapshot
 from onelog.snapshot.format import HEADER_SIZE, SnapshotHeader
 from onelog.snapshot.store import SnapshotStore
-from onelog.ual.errors import CorruptFile, UalError
+from onelog.ual.entry import Unreadable
+from onelog.ual.errors import EntriesDamaged, UalError
 from onelog.ual.files import File
-from onelog.ual.frames import FRAME_BYTES_MAX, FRAME_VOIDS_MAX, Frame, read_frame
+from onelog.ual.frames import FRAME_BYTES_MAX, FRAME_VOIDS_MAX, Checked, Frame, read_frame
 from onelog.ual.log import Log
 from onelog.ual.manifest import SnapshotRecord
 from onelog.ual.segments.chain import Segment, SegmentSet
@@ -69,13 +71,14 @@ def frame_limits(message_bytes_max: int) -> tuple[int, int]:
 
 
 def next_frame(
-    log: Log, first_index: int, wanted: Wanted, bytes_max: int
+    log: Log, first_index: int, wanted: Wanted, bytes_max: int, checked: Checked
 ) -> tuple[int, int, bytes]:
     """Return the last index of the next frame, how many bytes of entries it has, and itself."""
     frame = read_frame(
         log,
         first_index,
         wanted.last_index,
+        checked,
         owners=wanted.owners,
         bytes_max=bytes_max,
         voids_max=wanted.voids_max,
@@ -166,7 +169,7 @@ def _fill_span(
         span.size = segment.size_bytes
         span.owner_counts.extend(segment.owner_counts)
     else:
-        # It grows while this looks at it, and has entries that may never be committed.
+        # It grows while it is read, and has entries that may never be committed.
         span.last_index = min(segment.last_index, answer.cut_index)
         span.entry_count = span.last_index - segment.first_index + 1
         span.size = segment.bounds[span.entry_count]
@@ -237,6 +240,7 @@ class LogService:
         wanted = self._wanted(request)
         driver = edge.replica(wanted.shard)
         at, pace = request.first_index, _Pace(request.bytes_per_second_max)
+        waited_at, checked = 0, Checked()  # where a repair has been waited for
         with self._turn():
             while at <= wanted.last_index:
                 await self._reach(driver, wanted.shard, wanted.last_index, call)
@@ -244,12 +248,14 @@ class LogService:
                 bytes_max = wanted.bytes_max
                 if self._beside_writes.is_behind:
                     bytes_max = min(bytes_max, BESIDE_WRITES_FRAME_BYTES_MAX)
-                make = partial(next_frame, shard.log, at, wanted, bytes_max)
+                make = partial(next_frame, shard.log, at, wanted, bytes_max, checked)
                 try:
                     last_index, size, frame = await loop.run_in_executor(edge.readers, make)
-                except CorruptFile as error:
-                    shard.shipping.note_damage(error)
-                    raise
+                except EntriesDamaged as error:
+                    if waited_at == at or not await self._until_repaired(wanted.shard, error):
+                        raise
+                    waited_at = at
+                    continue
                 await pace.wait()
                 await self._beside_writes.wait()
                 yield frame
@@ -325,6 +331,11 @@ class LogService:
             return await self._edge.leading(shard).read(until_s) is None
         except Elsewhere:
             return False
+
+    async def _until_repaired(self, shard: int, error: EntriesDamaged) -> bool:
+        """Wait for a peer's copy; tell whether it is worth reading again."""
+        entries = (Unreadable(error.first_index, error.last_index),)
+        return await self._edge.until_repaired(shard, entries, float("inf"))
 
     def _applied_count(self) -> int:
         """Return how many entries this process has applied, of all shards."""

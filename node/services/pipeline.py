@@ -10,9 +10,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from onelog.node.edge.calls import Call, stopping
-from onelog.node.edge.operation import applied, put_header, run_write
+from onelog.node.edge.operation import applied, fill_header, run_write
 from onelog.node.edge.shards import Edge
-from onelog.node.public_errors import error_of_exception, error_of_reason, put_error
+from onelog.node.public_errors import (
+    error_of_bounds,
+    error_of_exception,
+    fill_error,
+)
 from onelog.node.services.executor import Executor
 from onelog.node.services.transact import TRANSACT
 from onelog.node.watch.watch import Watches
@@ -107,7 +111,7 @@ class PipelineService:
             refused = error_of_exception(error)
             self._edge.context.metrics.rpc_refused.labels(refused.reason).inc()
             for _ in request.operations:
-                put_error(response.results.add().error, refused)
+                fill_error(response.results.add().error, refused)
             if call.span is not None:
                 call.span.fail(refused.reason, refused.code)
         finally:
@@ -129,7 +133,8 @@ class PipelineService:
         """Open a session in a shard."""
         ttl_ns = (request.ttl_ms or SESSION_TTL_DEFAULT_MS) * 1_000_000
         if not SESSION_TTL_NS_MIN <= ttl_ns <= SESSION_TTL_NS_MAX:
-            raise error_of_reason(Reason.TTL_INVALID, ttl_ns)
+            least, most = SESSION_TTL_NS_MIN // 1_000_000, SESSION_TTL_NS_MAX // 1_000_000
+            raise error_of_bounds(Reason.TTL_INVALID, "ttl_ms", request.ttl_ms, most, least)
         answer = pipeline_pb2.OpenSessionResponse()
         answer.session_id = await self._system(request, SessionOpen(ttl_ns), answer, call)
         return answer
@@ -137,7 +142,7 @@ class PipelineService:
     async def keep_session(
         self, request: pipeline_pb2.KeepSessionRequest, call: Call
     ) -> pipeline_pb2.KeepSessionResponse:
-        """Let a session live on."""
+        """Extend the lifetime of a session."""
         answer = pipeline_pb2.KeepSessionResponse()
         await self._system(request, SessionKeepalive(request.session_id), answer, call)
         return answer
@@ -154,7 +159,7 @@ class PipelineService:
         shard = self._edge.check_shard(request.shard)
         written = await self._edge.write(shard, [encode_command(command)], _NO_OPTIONS, call)
         done = applied(written.results[0])
-        put_header(answer.header, shard, written.first_index, written.results[0])
+        fill_header(answer.header, shard, written.first_index, written.results[0])
         return done.number
 
     # Watching
@@ -170,7 +175,8 @@ def _taken_apart(message: pipeline_pb2.ExecuteRequest) -> list[pipeline_pb2.Exec
     """Return a message and those that travelled along, each by itself."""
     more = list(message.more)
     if len(more) > MESSAGES_MAX:
-        raise error_of_reason(Reason.LIMIT_INVALID, len(more))
+        what = "the number of messages in more"
+        raise error_of_bounds(Reason.LIMIT_INVALID, what, len(more), MESSAGES_MAX, 0)
     message.ClearField("more")
     return [message, *more]
 
@@ -189,10 +195,10 @@ class _Answers:
         self._is_sending = False
 
     async def add(self, response: pipeline_pb2.ExecuteResponse) -> None:
-        """Let an answer leave; its slot is free again when it has."""
+        """Send an answer; its slot is free again afterwards."""
         self._ready.append(response)
         if self._is_sending:
-            return  # whoever sends takes it along
+            return  # the task that sends takes it along
         self._is_sending = True
         try:
             await asyncio.sleep(0)  # for what became ready with it

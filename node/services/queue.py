@@ -1,4 +1,7 @@
-"""The Queue service: one line for what is one entry or one look, and what is more than that."""
+"""The Queue service: calls that wait, take several entries or read several shards.
+
+The other calls are one write or one read each (node/services/queue_operations.py).
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,7 +10,7 @@ from typing import Any
 
 from onelog.errors import FailedPrecondition, NotFound, OnelogError, OutcomeUnknown
 from onelog.node.edge.calls import Call, Elsewhere, stopping
-from onelog.node.edge.operation import answer_of, applied, put_header, run_read, run_write
+from onelog.node.edge.operation import answer_written, applied, fill_header
 from onelog.node.edge.pages import list_by_name
 from onelog.node.edge.shards import (
     Edge,
@@ -17,7 +20,6 @@ from onelog.node.edge.shards import (
     write_options,
 )
 from onelog.node.public_errors import error_of_refusal
-from onelog.node.services import queue_operations as ask
 from onelog.node.services import queue_operations as op
 from onelog.node.services.queue_delivery import Consumers, Lines, Returns
 from onelog.projections.queue import commands
@@ -27,120 +29,19 @@ from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
 from onelog.v1 import queue_pb2
 
-# A long poll ends so long before its call's deadline: the answer has to arrive as well.
+# A long poll ends this long before its call's deadline, so that the answer arrives in time.
 POLL_MARGIN_S = 0.25
 
 
 class QueueService:
-    """See ``queue.proto``."""
+    """What ``queue_operations.OPERATIONS`` lacks of ``queue.proto``."""
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
         self.lines = Lines(edge)
         self.returns = Returns(edge)
         self.consumers = Consumers(edge, self.lines, self.returns)
-
-    async def create_queue(
-        self, request: queue_pb2.CreateQueueRequest, call: Call
-    ) -> queue_pb2.CreateQueueResponse:
-        """Create a queue."""
-        return await run_write(self._edge, op.CREATE_QUEUE, request, call)
-
-    async def configure_queue(
-        self, request: queue_pb2.ConfigureQueueRequest, call: Call
-    ) -> queue_pb2.ConfigureQueueResponse:
-        """Replace the settings of a queue."""
-        return await run_write(self._edge, op.CONFIGURE_QUEUE, request, call)
-
-    async def delete_queue(
-        self, request: queue_pb2.DeleteQueueRequest, call: Call
-    ) -> queue_pb2.DeleteQueueResponse:
-        """Delete a queue."""
-        return await run_write(self._edge, op.DELETE_QUEUE, request, call)
-
-    async def get_queue(
-        self, request: queue_pb2.GetQueueRequest, call: Call
-    ) -> queue_pb2.GetQueueResponse:
-        """Show a queue."""
-        return await run_read(self._edge, op.GET_QUEUE, request, call)
-
-    async def pause_queue(
-        self, request: queue_pb2.PauseQueueRequest, call: Call
-    ) -> queue_pb2.PauseQueueResponse:
-        """Stop or resume the giving out of messages."""
-        return await run_write(self._edge, op.PAUSE_QUEUE, request, call)
-
-    async def enqueue(
-        self, request: queue_pb2.EnqueueRequest, call: Call
-    ) -> queue_pb2.EnqueueResponse:
-        """Put messages into a queue."""
-        return await run_write(self._edge, op.ENQUEUE, request, call)
-
-    async def ack(self, request: queue_pb2.AckRequest, call: Call) -> queue_pb2.SettleResponse:
-        """Leased messages are done."""
-        return await run_write(self._edge, op.ACK, request, call)
-
-    async def nack(self, request: queue_pb2.NackRequest, call: Call) -> queue_pb2.SettleResponse:
-        """Leased messages failed."""
-        return await run_write(self._edge, op.NACK, request, call)
-
-    async def extend(
-        self, request: queue_pb2.ExtendRequest, call: Call
-    ) -> queue_pb2.SettleResponse:
-        """Leases are to last longer."""
-        return await run_write(self._edge, op.EXTEND, request, call)
-
-    async def release(
-        self, request: queue_pb2.ReleaseRequest, call: Call
-    ) -> queue_pb2.SettleResponse:
-        """Give leased messages back."""
-        return await run_write(self._edge, op.RELEASE, request, call)
-
-    async def cancel(
-        self, request: queue_pb2.CancelRequest, call: Call
-    ) -> queue_pb2.SettleResponse:
-        """Remove messages that are not leased."""
-        return await run_write(self._edge, op.CANCEL, request, call)
-
-    async def prioritise(
-        self, request: queue_pb2.PrioritiseRequest, call: Call
-    ) -> queue_pb2.SettleResponse:
-        """Give messages another priority."""
-        return await run_write(self._edge, op.PRIORITISE, request, call)
-
-    async def peek(self, request: queue_pb2.PeekRequest, call: Call) -> queue_pb2.PeekResponse:
-        """Show messages without taking them."""
-        return await run_read(self._edge, op.PEEK, request, call)
-
-    async def redrive(
-        self, request: queue_pb2.RedriveRequest, call: Call
-    ) -> queue_pb2.RedriveResponse:
-        """Move dead letters back."""
-        return await run_write(self._edge, op.REDRIVE, request, call)
-
-    async def cancel_redrive(
-        self, request: queue_pb2.CancelRedriveRequest, call: Call
-    ) -> queue_pb2.CancelRedriveResponse:
-        """Stop a redrive."""
-        return await run_write(self._edge, op.CANCEL_REDRIVE, request, call)
-
-    async def create_schedule(
-        self, request: queue_pb2.CreateScheduleRequest, call: Call
-    ) -> queue_pb2.CreateScheduleResponse:
-        """Let a queue send itself messages."""
-        return await run_write(self._edge, op.CREATE_SCHEDULE, request, call)
-
-    async def delete_schedule(
-        self, request: queue_pb2.DeleteScheduleRequest, call: Call
-    ) -> queue_pb2.DeleteScheduleResponse:
-        """Stop a schedule."""
-        return await run_write(self._edge, op.DELETE_SCHEDULE, request, call)
-
-    async def list_schedules(
-        self, request: queue_pb2.ListSchedulesRequest, call: Call
-    ) -> queue_pb2.ListSchedulesResponse:
-        """List the schedules of a queue."""
-        return await run_read(self._edge, op.LIST_SCHEDULES, request, call)
+        edge.context.chores.append(self.consumers.absent.run)
 
     def consume(
         self, request: queue_pb2.ConsumeRequest, call: Call
@@ -154,12 +55,13 @@ class QueueService:
         """Take messages; wait for the first, in line with others, if there is none."""
         edge, options = self._edge, write_options(request)
         namespace, session = namespace_of(request.namespace), session_of(options)
-        shard = edge.shard_of(ask.check_name(request.queue))
+        shard = edge.find_shard(op.check_name(request.queue))
+
         command = await edge.bind(
             shard,
             call,
-            lambda state, _: ask.lease_of(
-                ask.queue_of(state, namespace, request.queue).id, request
+            lambda state, _: op.lease_of(
+                state, op.queue_of(state, namespace, request.queue), request
             ),
         )
         now_s = edge.context.clock.now_s
@@ -173,21 +75,26 @@ class QueueService:
                         raise stopping()
                     return _nothing(shard)
                 # Of the state of now: raises if the queue is gone.
-                ask.queue_of(edge.leading(shard).shard.projections, namespace, request.queue)
-                drafts = ask.draft_of(command, namespace, session)
+                state = edge.leading(shard).shard.projections
+                passed = op.find_passed(state, op.queue_of(state, namespace, request.queue))
+                command = replace(command, passed=passed) if passed != command.passed else command
+                drafts = [commands.encode_command(command, namespace, session)]
                 writing = asyncio.ensure_future(edge.write(shard, drafts, options, call))
                 try:
                     written = await asyncio.shield(writing)
-                    answer = await answer_of(edge, op.LEASE, request, written, call)
+                    answer = await answer_written(edge, op.LEASE, request, written, call)
                 except FailedPrecondition as refused:
                     if refused.reason != Reason.QUEUE_PAUSED.name:
                         raise
                     answer = _nothing(shard)
                 except asyncio.CancelledError:
-                    if session is None:  # in a session the client may ask for the answer again
+                    if session is None:
                         self.returns.begin(request, (), call, writing)
+                    else:  # the client may ask for the answer again; nobody awaits this one
+                        writing.add_done_callback(lambda done: done.cancelled() or done.exception())
                     raise
-            if answer.messages or session is not None or now_s() >= until_s:
+            is_something = answer.messages or answer.unreadable_ids
+            if is_something or session is not None or now_s() >= until_s:
                 return answer
 
     # More than one entry
@@ -195,14 +102,14 @@ class QueueService:
     async def purge(self, request: queue_pb2.PurgeRequest, call: Call) -> queue_pb2.PurgeResponse:
         """Remove what was there when it began, with as many entries as that takes.
 
-        The first of them carries the session. Those that follow go on where it ended, below its
+        The first of them carries the session. Those that follow continue where it ended, below its
         own index: whatever came later is above.
         """
         edge, options = self._edge, write_options(request)
         namespace, session = namespace_of(request.namespace), session_of(options)
-        shard = edge.shard_of(ask.check_name(request.queue))
+        shard = edge.find_shard(op.check_name(request.queue))
         queue_id = await edge.bind(
-            shard, call, lambda state, _: ask.queue_of(state, namespace, request.queue).id
+            shard, call, lambda state, _: op.queue_of(state, namespace, request.queue).id
         )
         command = commands.Purge(
             queue_id,
@@ -211,11 +118,11 @@ class QueueService:
             limit=PURGE_MESSAGES_MAX,
             leased_too=request.leased_too,
         )
-        drafts = ask.draft_of(command, namespace, session)
+        drafts = [commands.encode_command(command, namespace, session)]
         written = await edge.write(shard, drafts, options, call)
         done = applied(written.results[0])
         answer = queue_pb2.PurgeResponse(purged_count=done.number)
-        put_header(answer.header, shard, written.first_index, written.results[0])
+        fill_header(answer.header, shard, written.first_index, written.results[0])
         if written.cost is not None:
             answer.header.cost.CopyFrom(written.cost)
         below_id = min(request.below_id or answer.header.index, answer.header.index)
@@ -243,7 +150,7 @@ class QueueService:
         async def attempt() -> None:
             nonlocal command, count
             while True:
-                drafts = ask.draft_of(command, namespace, None)
+                drafts = [commands.encode_command(command, namespace)]
                 done = applied((await edge.write(shard, drafts, options, call)).results[0])
                 count += done.number
                 next_id = decode_cursor(done)
@@ -277,7 +184,7 @@ class QueueService:
             if isinstance(names, Refused):
                 raise error_of_refusal(names)
             for name, _ in names:
-                op.put_info(state, answer.queues.add(), ask.queue_of(state, namespace, name))
+                op.fill_info(state, answer.queues.add(), op.queue_of(state, namespace, name))
             return len(names) == limit and bool(
                 state.queue.list_queues(namespace, 1, names[-1][0], prefix)
             )

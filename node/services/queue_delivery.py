@@ -3,7 +3,8 @@
 A stream leases messages whenever it has credit and the queue has messages, taking its turn among
 all callers that wait for the queue. Settling messages frees credit. One batch is sent at a time: a
 client that does not read is leased no more, and is dropped after a while (node/edge/calls.py). When
-this node stops leading the shard, the stream ends with the leader's address (NOT_LEADER).
+this node stops leading the shard, the stream ends with the leader's address (NOT_LEADER). What a
+client that names itself holds then is kept for its next stream (node/services/queue_absent.py).
 
 ``Credit``: a message counts against its stream from its lease until the state no longer has it
 leased with that token, for whatever reason: settled through any call on any node, expired, purged,
@@ -28,27 +29,29 @@ is tried a few times; if it fails, the leases expire by themselves. Nobody waits
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 from onelog.cluster.raft.member import LEADER
-from onelog.errors import FailedPrecondition, NotFound, OnelogError
+from onelog.errors import FailedPrecondition, NotFound, OnelogError, Unavailable
 from onelog.node.edge.calls import Call, Elsewhere, stopping
-from onelog.node.edge.operation import applied, put_content, run_write
+from onelog.node.edge.operation import applied, fill_content, run_write
 from onelog.node.edge.shards import Edge, Written, namespace_of
 from onelog.node.edge.waits import Waits
-from onelog.node.public_errors import error_of_reason
+from onelog.node.public_errors import error_of_bounds
 from onelog.node.replica.driver import ShardDriver
+from onelog.node.services.queue_absent import Absent, Place, find_leased
 from onelog.node.services.queue_operations import (
     LEASE,
     RELEASE,
     check_name,
-    draft_of,
+    fill_leased,
+    find_passed,
     lease_of,
-    put_leased,
     queue_of,
     was_answered,
 )
-from onelog.projections.codec import U64, SessionRef, read_prefix
+from onelog.projections.codec import U64, Ranges, SessionRef, read_prefix
 from onelog.projections.queue.changes import acked_one
 from onelog.projections.queue.commands import (
     OPERATIONS,
@@ -59,10 +62,11 @@ from onelog.projections.queue.commands import (
     QueueDelete,
     Release,
     decode_command,
+    encode_command,
     named_ids,
 )
-from onelog.projections.queue.limits import ITEMS_MAX
-from onelog.projections.queue.message import Leased, decode_leased
+from onelog.projections.queue.limits import ITEMS_MAX, MESSAGE_KEY_SIZE_MAX
+from onelog.projections.queue.message import Leased, LeasedMessage, decode_leased
 from onelog.projections.queue.store import QueueState
 from onelog.projections.queue.table import LEASED, READY
 from onelog.projections.reasons import Reason
@@ -84,12 +88,16 @@ _SWEEPING = frozenset(
 class Held:
     """What one stream holds: messages and the tokens of their leases, and a lease on its way."""
 
-    __slots__ = ("by_id", "queue_id", "writing")
+    __slots__ = ("by_id", "consumer", "ended", "is_replaced", "queue_id", "task", "writing")
 
-    def __init__(self, queue_id: int) -> None:
+    def __init__(self, queue_id: int, consumer: bytes = b"") -> None:
         self.queue_id = queue_id
         self.by_id: dict[int, int] = {}
         self.writing: asyncio.Future[Written] | None = None
+        self.consumer = consumer  # empty: a client that does not name itself
+        self.task = asyncio.current_task()
+        self.is_replaced = False  # by a newer stream of the same consumer
+        self.ended = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -111,13 +119,12 @@ class Credit:
         """Return how many streams there are."""
         return sum(map(len, self._streams.values()))
 
-    def open(self, queue_id: int) -> Held:
+    def open(self, held: Held) -> None:
         """Begin to follow what a stream holds."""
         if not self._streams:
             self._shard.listeners.append(self._on_applied)
-        held = Held(queue_id)
+        queue_id = held.queue_id
         self._streams.setdefault(queue_id, set()).add(held)
-        return held
 
     def close(self, held: Held) -> None:
         """Follow it no more."""
@@ -215,12 +222,22 @@ class Line:
         queue = self.queue
         if queue is None or queue.is_paused:
             return 0
+        passed = find_passed(self._driver.shard.projections, queue)
+        if passed:
+            return self._free_besides(queue, passed)
         ready = queue.counts[READY]
         groups = queue.table.groups
         if groups:
             ready = min(ready, len(groups))
         free = ready - self.promised
         return free if free > 0 and queue.next_ready() is not None else 0
+
+    def _free_besides(self, queue: QueueState, passed: Ranges) -> int:
+        """Return what ``free`` does, at least one if there is one and nobody is promised any."""
+        if queue.next_ready(passed) is None:
+            return 0
+        free = queue.counts[READY] - len(queue.passed) - self.promised
+        return max(free, 0 if self.promised else 1)
 
     def was_answered(self, session: SessionRef) -> bool:
         """Whether the session has had an answer to this request: then it has it again."""
@@ -313,19 +330,19 @@ _log = logging.getLogger("onelog.node.queues")
 Items = Sequence[tuple[int, int]]
 
 
-def leased_of(written: Written) -> Leased:
+def to_leased(written: Written) -> Leased:
     """Return what a lease got."""
     return decode_leased(applied(written.results[0]))
 
 
-def items_of(leased: Leased) -> Items:
+def to_items(leased: Leased) -> Items:
     """Return the messages of a lease and their token."""
     token = leased.token
     return [(message.id, token) for message in leased.messages]
 
 
 class Returns:
-    """What one process is giving back; one task for each client that went."""
+    """Releases the messages of clients that disconnected; one task for each of them."""
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
@@ -342,7 +359,7 @@ class Returns:
         call: Call,
         writing: Awaitable[Written] | None = None,
     ) -> None:
-        """Give back messages, and what a lease gets that is still on its way."""
+        """Release messages, and those of a lease that is not committed yet."""
         if items or writing is not None:
             task = asyncio.create_task(self._give_back(request, items, call, writing))
             self._tasks.add(task)
@@ -357,7 +374,7 @@ class Returns:
     ) -> None:
         if writing is not None:
             try:
-                items = [*items, *items_of(leased_of(await writing))]
+                items = [*items, *to_items(to_leased(await writing))]
             except Exception as error:  # noqa: BLE001 - whatever it was, it got nothing
                 _log.info("the lease of a client that went: %s", error)
         for first in range(0, len(items), ITEMS_MAX):
@@ -396,6 +413,7 @@ CREDIT_MAX = 10_000
 # A wait is begun anew now and then; nothing depends on how often.
 WAIT_S = 60.0
 WRITE_DEADLINE_S = 10.0
+RETRY_S = 0.05
 
 _NO_OPTIONS = common_pb2.WriteOptions()
 
@@ -408,6 +426,8 @@ class Consumers:
         self._lines = lines
         self._returns = returns
         self._credits: dict[int, Credit] = {}
+        self._named: dict[tuple[int, Place], Held] = {}  # the streams of named consumers, by shard
+        self.absent = Absent(edge, lambda shard, place: (shard, place) in self._named)
 
     def __len__(self) -> int:
         """Return how many streams there are."""
@@ -419,32 +439,95 @@ class Consumers:
         """Yield messages as they come."""
         edge, clock = self._edge, self._edge.context.clock
         if request.credit > CREDIT_MAX:
-            raise error_of_reason(Reason.LIMIT_INVALID, request.credit)
+            raise error_of_bounds(Reason.LIMIT_INVALID, "credit", request.credit, CREDIT_MAX)
+        consumer_size = len(request.consumer_id)
+        if consumer_size > MESSAGE_KEY_SIZE_MAX:
+            raise error_of_bounds(
+                Reason.MESSAGE_KEY_INVALID, "consumer_id", consumer_size, MESSAGE_KEY_SIZE_MAX
+            )
         credit = request.credit or CREDIT_DEFAULT
-        namespace, shard = namespace_of(request.namespace), edge.shard_of(check_name(request.queue))
+        namespace, shard = (
+            namespace_of(request.namespace),
+            edge.find_shard(check_name(request.queue)),
+        )
         lease = queue_pb2.LeaseRequest(
             namespace=request.namespace, queue=request.queue, visibility_ms=request.visibility_ms
         )
-        lease_of(0, lease)
         own = Call(call.method, call.response, call.client, call.arrived_s, 0.0)
         own.deadline_s = clock.now_s() + WRITE_DEADLINE_S
-        queue_id = await edge.bind(
-            shard, own, lambda state, _: queue_of(state, namespace, request.queue).id
+        command = await edge.bind(
+            shard,
+            own,
+            lambda state, _: lease_of(state, queue_of(state, namespace, request.queue), lease),
         )
-        held = self._credit(shard).open(queue_id)
+        held = Held(command.queue, request.consumer_id)
+        self._credit(shard).open(held)
+        has_gone = False
         try:
+            if held.consumer:
+                await self._resume(shard, held, request.received_token, own)
             yield queue_pb2.ConsumeResponse()  # it has begun
             while True:
                 await self._has_room(shard, held, credit)
                 lease.count = min(credit - len(held), ITEMS_MAX)
                 own.deadline_s = clock.now_s() + WAIT_S + WRITE_DEADLINE_S
                 answer = await self._next(shard, lease, held, own)
-                if answer.messages:
+                if answer.messages or answer.unreadable_ids:
                     yield answer
         except Elsewhere as elsewhere:
             raise elsewhere.error() from None  # not passed on: the client has a way to go there
+        except GeneratorExit:
+            has_gone = True
+            raise
+        except asyncio.CancelledError:
+            has_gone = True
+            if not held.is_replaced or held.task is None:
+                raise
+            held.task.uncancel()
+            raise FailedPrecondition(
+                "a newer stream has the same consumer_id", reason="CONSUMER_REPLACED"
+            ) from None
         finally:
-            self._credit(shard).close(held)
+            self._end(shard, held, lease, call, has_gone=has_gone)
+
+    async def _resume(self, shard: int, held: Held, received: int, call: Call) -> None:
+        """Take over what the consumer had on earlier streams and has received."""
+        place = held.queue_id, held.consumer
+        while (older := self._named.get((shard, place))) is not None:
+            older.is_replaced = True
+            assert older.task is not None, "a stream is served by a task"
+            older.task.cancel()
+            await older.ended.wait()
+            if older.writing is not None:
+                with suppress(Exception):  # whatever it was, it got nothing
+                    older.by_id.update(to_items(to_leased(await older.writing)))
+            self.absent.keep(shard, place, older.by_id)
+        self._named[shard, place] = held
+        received_here = await self.absent.claim(shard, place, received, call)
+        queue = self._edge.leading(shard).shard.projections.queue.queue_by_id(held.queue_id)
+        if queue is not None:
+            held.by_id.update(find_leased(queue, received_here))
+
+    def _end(
+        self,
+        shard: int,
+        held: Held,
+        lease: queue_pb2.LeaseRequest,
+        call: Call,
+        *,
+        has_gone: bool,
+    ) -> None:
+        """Release what a stream holds, or keep it for the next one of its consumer."""
+        self._credit(shard).close(held)
+        place = shard, (held.queue_id, held.consumer)
+        if self._named.get(place) is held:
+            del self._named[place]
+        held.ended.set()
+        if held.is_replaced:
+            return
+        if held.consumer and (not has_gone or self._edge.context.stopping.is_set()):
+            self.absent.keep(shard, place[1], held.by_id)
+        else:
             self._returns.begin(lease, list(held.by_id.items()), call, held.writing)
 
     async def _has_room(self, shard: int, held: Held, credit: int) -> None:
@@ -475,25 +558,40 @@ class Consumers:
             if not is_called:
                 return answer
             namespace = namespace_of(lease.namespace)
-            # Of the state of now: raises if the queue is gone.
-            queue_of(edge.leading(shard).shard.projections, namespace, lease.queue)
             lease.count = ticket.promised
-            drafts = draft_of(lease_of(held.queue_id, lease), namespace, None)
+            # Of the state of now: raises if the queue is gone.
+            state = edge.leading(shard).shard.projections
+            command = lease_of(state, queue_of(state, namespace, lease.queue), lease, held.consumer)
+            command = replace(command, queue=held.queue_id)  # not of one that took its place
+            drafts = [encode_command(command, namespace)]
             held.writing = asyncio.ensure_future(edge.write(shard, drafts, _NO_OPTIONS, call))
-            # If this is cancelled, what it gets is given back: see the end of ``consume``.
+            # If this is cancelled, what it gets is released: see the end of ``consume``.
             written = await asyncio.shield(held.writing)
             held.writing = None
             try:
-                leased = leased_of(written)
+                leased = to_leased(written)
             except FailedPrecondition as refused:
                 if refused.reason != Reason.QUEUE_PAUSED.name:
                     raise
                 return answer
-            held.by_id.update(items_of(leased))
-        lacking = put_leased(edge.replica(shard).shard.projections, lease, answer, leased)
+            held.by_id.update(to_items(leased))
+        lacking = fill_leased(edge.replica(shard).shard.projections, lease, answer, leased)
         if lacking:
-            await put_content(edge, shard, ((LEASE.content, lease, answer, lacking),), call)
+            await fill_content(edge, shard, ((LEASE.content, lease, answer, lacking),), call)
+        if held.consumer and len(answer.messages) < len(leased.messages):
+            self._check_unsent(shard, held, leased.messages[len(answer.messages) :])
         return answer
+
+    def _check_unsent(self, shard: int, held: Held, unsent: Sequence[LeasedMessage]) -> None:
+        """Raise unless what does not fit an answer was released: the client would not miss it."""
+        queue = self._edge.leading(shard).shard.projections.queue.queue_by_id(held.queue_id)
+        tokens = {each.id: held.by_id.get(each.id, 0) for each in unsent}
+        if queue is not None and find_leased(queue, tokens):
+            raise Unavailable(
+                "messages that did not fit an answer are not released yet",
+                reason="DISCARDED",
+                retry_after_s=RETRY_S,
+            )
 
     def _credit(self, shard: int) -> Credit:
         credit = self._credits.get(shard)

@@ -1,40 +1,70 @@
 """The operations on queues: which entries they become, and what their results and reads mean.
 
-Requests become commands, what messages carry is put into answers, and a ``Write`` or ``Read`` for
-each call connects both.
+The API names queues by names, the log by ids. Names are looked up in the state of the leader right
+before an entry is proposed; a queue that was deleted and created again meanwhile refuses what was
+meant for the first. Requests that are invalid whatever the state are refused here.
 
-Requests
---------
-Requests about queues as commands: found wrong here if they are wrong whatever the state.
+Rows and results of leases name the entry that holds a body. The caller reads those entries
+(``Edge.entries``), and ``fill_rows`` puts as many in as the answer has room for. What a lease got
+beyond that is released at once, as if it had not been taken.
 
-Queues are named by names in the API and by ids in the log. Names are looked up in the state of the
-leader right before an entry is proposed; one that was deleted and created again meanwhile refuses
-what was meant for the first.
-
-Content
--------
-Messages as answers show them: numbers from the state, body and headers from the log.
-
-Rows and results of leases name the entry that holds a body; whoever answers reads those entries
-(``Edge.entries``) and ``put_rows`` puts them in, as many as there is room for. What a lease got
-beyond that is given back at once, as if it had not been taken.
+A body that cannot be read, because its file is damaged here, is no failure of a worker: the message
+is released and named, a peek shows it without its body, and later leases pass over it until it can
+be read (``lease_of``). So a damaged message is handed to nobody, no delivery of it is counted, and
+it stays where it is: which messages are unreadable is a fact about this node's disk, and another
+leader may deliver them.
 """
 
+import logging
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from onelog.errors import InvalidArgument, NotFound, OnelogError
-from onelog.node.edge.operation import Content, Read, Room, Write, applied
+from onelog.node.edge.operation import (
+    AnswerBudget,
+    Content,
+    Look,
+    Operations,
+    Read,
+    Write,
+    answer_each,
+    answer_number,
+    applied,
+    one_entry_each,
+)
 from onelog.node.edge.shards import View, invalid, namespace_of
-from onelog.node.public_errors import error_of_reason, error_of_refusal, put_error
-from onelog.projections.codec import FLAG_SESSION, SessionRef, encode_prefix, read_prefix
+from onelog.node.public_errors import (
+    error_of_bounds,
+    error_of_reason,
+    error_of_refusal,
+    error_of_setting,
+    fill_error,
+)
+from onelog.projections.codec import (
+    FLAG_SESSION,
+    SESSION_SIZE,
+    Ranges,
+    SessionRef,
+    bound_ranges,
+    encode_prefixes,
+    read_prefix,
+)
 from onelog.projections.limits import TTL_NS_MAX
 from onelog.projections.queue import commands
-from onelog.projections.queue.commands import TYPE_ACK, Command, Items, Release, encode_command
+from onelog.projections.queue.commands import (
+    TYPE_ACK,
+    Command,
+    Items,
+    Release,
+    encode_body,
+    encode_command,
+)
 from onelog.projections.queue.cron import BadCron, parse_cron
 from onelog.projections.queue.limits import (
+    CRON_DAYS_MAX,
     CRON_SIZE_MAX,
     DEDUP_ENTRIES_DEFAULT,
     DEDUP_WINDOW_NS_DEFAULT,
@@ -55,6 +85,7 @@ from onelog.projections.queue.limits import (
     VISIBILITY_NS_MAX,
 )
 from onelog.projections.queue.message import (
+    ACKED,
     TYPE_ENQUEUE,
     Enqueue,
     Headers,
@@ -84,11 +115,11 @@ from onelog.projections.shard_state import Projections
 from onelog.ual.entry import Draft, Entry
 from onelog.v1 import queue_pb2
 
+_log = logging.getLogger("onelog.node.queues")
+
 WAIT_MS_MAX = 60_000
 MS_NS = 1_000_000
-SESSION_SIZE = 24
 
-_pack_session = struct.Struct("<QQQ").pack  # as encode_prefix has it
 _pack_plain = struct.Struct("<QBB").pack  # queue, no options, priority
 _pack_ack = struct.Struct("<QBHQQ").pack  # queue, options, one item: id, token
 _join = b"".join
@@ -115,15 +146,11 @@ def queue_of(state: Projections, namespace: str, name: str) -> QueueState:
     )
 
 
-def draft_of(command: Command, namespace: str, session: SessionRef | None) -> list[Draft]:
-    """Return the entry of a command."""
-    return [encode_command(command, namespace, session)]
-
-
 def check_count(count: int) -> int:
     """Return how many messages a request names or wants, if that is allowed."""
     if not 0 < count <= ITEMS_MAX:
-        raise error_of_reason(Reason.LIMIT_INVALID, count)
+        what = "the number of messages"
+        raise error_of_bounds(Reason.LIMIT_INVALID, what, count, ITEMS_MAX)
     return count
 
 
@@ -131,7 +158,8 @@ def visibility_ns_of(visibility_ms: int) -> int:
     """Return the length of a lease; 0: as the queue says."""
     visibility_ns = visibility_ms * MS_NS
     if visibility_ns > VISIBILITY_NS_MAX:
-        raise error_of_reason(Reason.VISIBILITY_INVALID, visibility_ns)
+        most = VISIBILITY_NS_MAX // MS_NS
+        raise error_of_bounds(Reason.VISIBILITY_INVALID, "visibility_ms", visibility_ms, most)
     return visibility_ns
 
 
@@ -150,7 +178,7 @@ def ids_of(message_ids: Sequence[int]) -> tuple[int, ...]:
 def priority_of(priority: int) -> int:
     """Return a priority that there is."""
     if priority > PRIORITY_MAX:
-        raise error_of_reason(Reason.PRIORITY_INVALID, priority)
+        raise error_of_bounds(Reason.PRIORITY_INVALID, "priority", priority, PRIORITY_MAX, 0)
     return priority
 
 
@@ -158,75 +186,72 @@ def delay_ns_of(delay_ms: int) -> int:
     """Return a delay; absurd ones are refused."""
     delay_ns = delay_ms * MS_NS
     if delay_ns > DELAY_NS_MAX:
-        raise error_of_reason(Reason.DELAY_INVALID, delay_ns)
+        most = DELAY_NS_MAX // MS_NS
+        raise error_of_bounds(Reason.DELAY_INVALID, "delay_ms", delay_ms, most, 0)
     return delay_ns
 
 
 # Messages
 
 
-def enqueue_drafts(
+def find_queue_ids(state: Projections, namespace: str, requests: Sequence[Any]) -> dict[str, int]:
+    """Return the ids of the queues that requests name, by their names."""
+    return {name: queue_of(state, namespace, name).id for name in set(map(_queue_name, requests))}
+
+
+def _enqueue(
     state: Projections,
-    request: queue_pb2.EnqueueRequest,
+    requests: Sequence[queue_pb2.EnqueueRequest],
     namespace: str,
     session: SessionRef | None,
 ) -> list[Draft]:
-    """Return the entries of a request."""
-    check_count(len(request.messages))
-    return message_drafts(state, request.queue, request.messages, namespace, session)
-
-
-def message_drafts(
-    state: Projections,
-    queue: str,
-    messages: Iterable[queue_pb2.NewMessage],
-    namespace: str,
-    session: SessionRef | None,
-) -> list[Draft]:
-    """Return an entry for each message; in a session they take one sequence after the other.
-
-    This loop is what a pipelined message costs before the log.
-    """
-    queue_id = queue_of(state, namespace, queue).id
-    prefix, numbers = encode_prefix(namespace, session), b""
-    if session is not None:
-        prefix = prefix[:-SESSION_SIZE]  # of each message its own follows
-    drafts = []
-    for position, message in enumerate(messages):
-        if session is not None:
-            session_id, sequence, first = session
-            numbers = _pack_session(session_id, sequence + position, first)
-        body = message.body
-        priority = message.priority if message.HasField("priority") else PRIORITY_DEFAULT
-        if (
-            message.delay_ms
-            or message.at_ns
-            or message.ttl_ms
-            or message.dedup_id
-            or message.group
-            or message.tenant
-            or message.headers
-            or priority > PRIORITY_MAX
-            or len(body) > MESSAGE_SIZE_MAX
-        ):
-            try:
-                command = _enqueue_of(state, queue_id, message)
-            except OnelogError as error:
-                error.metadata["position"] = str(position)
-                raise
-            payload = _join((prefix, numbers, encode_enqueue(command)))
-        else:
-            payload = _join((prefix, numbers, _pack_plain(queue_id, 0, priority), body))
-        drafts.append(_new(Draft, (TYPE_ENQUEUE, payload, 0)))
+    """Return an entry for each message. This loop is what a message costs before the log."""
+    for count in set(count_messages(requests)):
+        check_count(count)
+    ids, prefixes = find_queue_ids(state, namespace, requests), encode_prefixes(namespace, session)
+    pack_plain, join, new = _pack_plain, _join, _new
+    drafts: list[Draft] = []
+    add = drafts.append
+    for request in requests:
+        queue_id = ids[request.queue]
+        for message in request.messages:
+            body = message.body
+            priority = message.priority if message.HasField("priority") else PRIORITY_DEFAULT
+            if (
+                message.delay_ms
+                or message.at_ns
+                or message.ttl_ms
+                or message.dedup_id
+                or message.group
+                or message.tenant
+                or message.headers
+                or priority > PRIORITY_MAX
+                or len(body) > MESSAGE_SIZE_MAX
+            ):
+                try:
+                    command = _enqueue_of(state, queue_id, message)
+                except OnelogError as error:
+                    error.metadata["position"] = str(list(request.messages).index(message))
+                    raise
+                payload = join((next(prefixes), encode_enqueue(command)))
+            else:
+                payload = join((next(prefixes), pack_plain(queue_id, 0, priority), body))
+            add(new(Draft, (TYPE_ENQUEUE, payload, 0)))
     return drafts
+
+
+def count_messages(requests: Sequence[Any]) -> list[int]:
+    """Return how many messages each request has."""
+    return [len(request.messages) for request in requests]
 
 
 def _enqueue_of(state: Projections, queue_id: int, message: queue_pb2.NewMessage) -> Enqueue:
     if message.delay_ms and message.at_ns:
-        raise invalid("DELAY_INVALID", "a delay or a time, not both")
+        raise invalid("DELAY_INVALID", "both delay_ms and at_ns are given; a message has one delay")
     ahead_ns = message.at_ns - state.router.log_time_ns
     if ahead_ns > DELAY_NS_MAX:
-        raise error_of_reason(Reason.DELAY_INVALID, ahead_ns)
+        most = state.router.log_time_ns + DELAY_NS_MAX
+        raise error_of_bounds(Reason.DELAY_INVALID, "at_ns", message.at_ns, most, 0)
     return Enqueue(
         queue_id,
         _body_of(message),
@@ -234,39 +259,48 @@ def _enqueue_of(state: Projections, queue_id: int, message: queue_pb2.NewMessage
         delay_ns_of(message.delay_ms) or None,
         message.at_ns or None,
         _ttl_ns_of(message),
-        _key_of(message.dedup_id),
-        _key_of(message.group),
-        _key_of(message.tenant),
+        _key_of("dedup_id", message.dedup_id),
+        _key_of("group", message.group),
+        _key_of("tenant", message.tenant),
         _headers_of(message.headers),
     )
 
 
-def schedule_of(queue_id: int, request: queue_pb2.CreateScheduleRequest) -> ScheduleCreate:
-    """Return the command of a request."""
+def _schedule_of(
+    state: Projections, namespace: str, request: queue_pb2.CreateScheduleRequest
+) -> ScheduleCreate:
+    queue_id = queue_of(state, namespace, request.queue).id
     message, cron = request.message, request.cron.encode()
     if message.delay_ms or message.at_ns or message.dedup_id:
-        raise invalid("SCHEDULE_MESSAGE_INVALID", "delay, time and dedup id are not for schedules")
+        words = "delay_ms, at_ns and dedup_id are not for the messages of schedules"
+        raise invalid("SCHEDULE_MESSAGE_INVALID", words)
     if len(cron) > CRON_SIZE_MAX:
-        raise error_of_reason(Reason.CRON_INVALID)
+        what = "the size of the cron expression"
+        raise error_of_bounds(Reason.CRON_INVALID, what, len(cron), CRON_SIZE_MAX)
     try:
-        parse_cron(cron)
+        next_ns = parse_cron(cron).next_after(state.router.log_time_ns)
     except BadCron as error:
-        raise error_of_reason(Reason.CRON_INVALID, error.field) from None
+        raise error_of_reason(Reason.CRON_INVALID, error.field, str(error)) from None
+    if next_ns is None:
+        raise error_of_reason(Reason.CRON_NEVER, CRON_DAYS_MAX)
     return ScheduleCreate(
         queue_id,
         cron,
         _body_of(message),
         _priority_of(message),
         _ttl_ns_of(message),
-        _key_of(message.group),
-        _key_of(message.tenant),
+        _key_of("group", message.group),
+        _key_of("tenant", message.tenant),
         _headers_of(message.headers),
     )
 
 
 def _body_of(message: queue_pb2.NewMessage) -> bytes:
     if len(message.body) > MESSAGE_SIZE_MAX:
-        raise error_of_reason(Reason.MESSAGE_TOO_LARGE, len(message.body))
+        what = "the size of a body"
+        raise error_of_bounds(
+            Reason.MESSAGE_TOO_LARGE, what, len(message.body), MESSAGE_SIZE_MAX, 0
+        )
     return message.body
 
 
@@ -277,13 +311,15 @@ def _priority_of(message: queue_pb2.NewMessage) -> int:
 def _ttl_ns_of(message: queue_pb2.NewMessage) -> int | None:
     ttl_ns = message.ttl_ms * MS_NS
     if ttl_ns > TTL_NS_MAX:
-        raise error_of_reason(Reason.TTL_INVALID, ttl_ns)
+        most = TTL_NS_MAX // MS_NS
+        raise error_of_bounds(Reason.TTL_INVALID, "ttl_ms", message.ttl_ms, most)
     return ttl_ns or None
 
 
-def _key_of(key: bytes) -> bytes:
+def _key_of(name: str, key: bytes) -> bytes:
     if len(key) > MESSAGE_KEY_SIZE_MAX:
-        raise error_of_reason(Reason.MESSAGE_KEY_INVALID, len(key))
+        what = f"the size of {name}"
+        raise error_of_bounds(Reason.MESSAGE_KEY_INVALID, what, len(key), MESSAGE_KEY_SIZE_MAX)
     return key
 
 
@@ -294,23 +330,45 @@ def _headers_of(headers: Sequence[queue_pb2.Header]) -> Headers:
     for header in headers:
         name, value = header.name.encode(), header.value
         if not 0 < len(name) <= HEADER_NAME_SIZE_MAX or name.startswith(HEADERS_RESERVED):
-            raise error_of_reason(Reason.HEADER_INVALID, len(name))
+            raise error_of_reason(Reason.HEADER_INVALID, len(name), _words_of_header(name))
         if len(value) > HEADER_VALUE_SIZE_MAX:
-            raise error_of_reason(Reason.HEADER_INVALID, len(value))
+            what, most = "the size of a header's value", HEADER_VALUE_SIZE_MAX
+            raise error_of_bounds(Reason.HEADER_INVALID, what, len(value), most, 0)
         found.append((name, value))
     return tuple(found)
+
+
+def _words_of_header(name: bytes) -> str:
+    if name.startswith(HEADERS_RESERVED):
+        return f"headers that begin with {HEADERS_RESERVED.decode()} are written by the server only"
+    return f"the name of a header has {len(name)} bytes; allowed: 1 to {HEADER_NAME_SIZE_MAX}"
 
 
 # Leases
 
 
-def lease_of(queue_id: int, request: queue_pb2.LeaseRequest) -> commands.Lease:
-    """Return the command of a request."""
+def lease_of(
+    state: Projections,
+    queue: QueueState,
+    request: queue_pb2.LeaseRequest,
+    consumer: bytes = b"",
+) -> commands.Lease:
+    """Return the command of a request, which passes over what cannot be read here.
+
+    ``consumer`` is the client that the messages are pushed to, if it names itself.
+    """
     if request.wait_ms > WAIT_MS_MAX:
-        raise invalid("WAIT_INVALID", f"a wait of {request.wait_ms} ms, limit {WAIT_MS_MAX}")
-    return commands.Lease(
-        queue_id, check_count(request.count or 1), visibility_ns_of(request.visibility_ms)
-    )
+        raise invalid("WAIT_INVALID", f"wait_ms is {request.wait_ms}; allowed: 0 to {WAIT_MS_MAX}")
+    count, visibility_ns = check_count(request.count or 1), visibility_ns_of(request.visibility_ms)
+    return commands.Lease(queue.id, count, visibility_ns, consumer, find_passed(state, queue))
+
+
+def find_passed(state: Projections, queue: QueueState) -> Ranges:
+    """Return the ranges of entries that leases of a queue pass over: where its bodies may be."""
+    unreadable = state.queue.unreadable
+    if not unreadable:
+        return ()
+    return bound_ranges([each for each in unreadable if queue.may_pin(*each)])
 
 
 def was_answered(state: Projections, session: SessionRef) -> bool:
@@ -323,39 +381,25 @@ def was_answered(state: Projections, session: SessionRef) -> bool:
     )
 
 
-def ack_drafts(
-    state: Projections, request: queue_pb2.AckRequest, namespace: str, session: SessionRef | None
-) -> list[Draft]:
-    """Return the entry of a request; most of them name one message."""
-    queue_id = queue_of(state, namespace, request.queue).id
-    messages = request.messages
-    if len(messages) != 1:
-        items = items_of(messages)
-        return draft_of(commands.Ack(queue_id, items, request.strict), namespace, session)
-    one = messages[0]
-    body = _pack_ack(queue_id, request.strict, 1, one.message_id, one.token)
-    return [Draft(TYPE_ACK, encode_prefix(namespace, session) + body)]
-
-
-def single_ack_drafts(
+def _ack(
     state: Projections,
-    queue: str,
-    messages: Iterable[queue_pb2.Leased],
+    requests: Sequence[queue_pb2.AckRequest],
     namespace: str,
     session: SessionRef | None,
 ) -> list[Draft]:
-    """Return an entry for each message; in a session they take one sequence after the other."""
-    queue_id = queue_of(state, namespace, queue).id
-    prefix, numbers = encode_prefix(namespace, session), b""
-    if session is not None:
-        prefix = prefix[:-SESSION_SIZE]  # of each ack its own follows
-    drafts = []
-    for position, message in enumerate(messages):
-        if session is not None:
-            session_id, sequence, first = session
-            numbers = _pack_session(session_id, sequence + position, first)
-        body = _pack_ack(queue_id, 0, 1, message.message_id, message.token)
-        drafts.append(_new(Draft, (TYPE_ACK, prefix + numbers + body, 0)))
+    """Return the entry of each request; most of them name one message."""
+    ids, prefixes = find_queue_ids(state, namespace, requests), encode_prefixes(namespace, session)
+    pack, new = _pack_ack, _new
+    drafts: list[Draft] = []
+    add = drafts.append
+    for request in requests:
+        queue_id, messages, is_strict = ids[request.queue], request.messages, request.strict
+        if len(messages) == 1:
+            one = messages[0]
+            body = pack(queue_id, is_strict, 1, one.message_id, one.token)
+        else:
+            body = encode_body(commands.Ack(queue_id, items_of(messages), is_strict))
+        add(new(Draft, (TYPE_ACK, next(prefixes) + body, 0)))
     return drafts
 
 
@@ -363,7 +407,8 @@ def nack_of(queue_id: int, request: queue_pb2.NackRequest) -> commands.Nack:
     """Return the command of a request."""
     failure = request.reason.encode()
     if len(failure) > FAILURE_SIZE_MAX:
-        raise error_of_reason(Reason.FAILURE_TOO_LARGE, len(failure))
+        what = "the size of reason"
+        raise error_of_bounds(Reason.FAILURE_TOO_LARGE, what, len(failure), FAILURE_SIZE_MAX, 0)
     delay_ns = delay_ns_of(request.delay_ms) if request.HasField("delay_ms") else None
     return commands.Nack(queue_id, items_of(request.messages), delay_ns, failure, request.strict)
 
@@ -386,7 +431,7 @@ def config_of(state: Projections, namespace: str, config: queue_pb2.QueueConfig)
     )
     wrong = found.invalid()
     if wrong is not None:
-        raise error_of_reason(Reason.QUEUE_CONFIG_INVALID, wrong)
+        raise error_of_setting(Reason.QUEUE_CONFIG_INVALID, wrong)
     return found
 
 
@@ -396,7 +441,9 @@ def _dead_queue_of(state: Projections, namespace: str, config: queue_pb2.QueueCo
         return 0
     queue = state.queue.get_queue(namespace, name)
     if isinstance(queue, Refused):
-        words = f"there is no queue {name!r} for dead letters" if name else "dead letters need one"
+        words = f"there is no queue {name!r} for dead letters; create it first"
+        if not name:
+            words = f"max_deliveries is {config.max_deliveries}, which needs a dead_letter_queue"
         raise InvalidArgument(words, reason="DEAD_QUEUE_INVALID", metadata={"queue": name})
     return queue.id
 
@@ -407,7 +454,8 @@ def redrive_of(
     """Return the command of a request."""
     failure = request.failure_contains.encode()
     if len(failure) > MESSAGE_KEY_SIZE_MAX:
-        raise error_of_reason(Reason.FAILURE_TOO_LARGE, len(failure))
+        what, most = "the size of failure_contains", MESSAGE_KEY_SIZE_MAX
+        raise error_of_bounds(Reason.FAILURE_TOO_LARGE, what, len(failure), most, 0)
     target = request.target_queue
     return commands.Redrive(
         queue_of(state, namespace, request.queue).id,
@@ -435,7 +483,7 @@ _OPTIONS_AT = 8
 MESSAGE_OVERHEAD = 400
 
 
-def put_leased(
+def fill_leased(
     state: Projections,
     request: queue_pb2.LeaseRequest,
     answer: queue_pb2.LeaseResponse | queue_pb2.ConsumeResponse,
@@ -452,14 +500,14 @@ def put_leased(
         message.lease_expires_ns = deadline_ns
         message.delivery_count = each.deliveries
         if each.dead is not None:
-            _put_death(message, each.id, each.dead)
+            _fill_death(message, each.id, each.dead)
         if not isinstance(queue, Refused):
-            _put_place(message, queue, each.id, each.body_index)
+            _fill_place(message, queue, each.id, each.body_index)
         indexes.append(each.body_index)
     return indexes
 
 
-def _put_place(
+def _fill_place(
     message: queue_pb2.Message, queue: QueueState, message_id: int, body_index: int
 ) -> None:
     """Show what only the state knows: a priority that was changed, when a schedule fired."""
@@ -471,7 +519,7 @@ def _put_place(
             message.enqueued_ns = block.since[at]
 
 
-def put_peeked(answer: queue_pb2.PeekResponse, peeked: Peeked) -> Sequence[int]:
+def fill_peeked(answer: queue_pb2.PeekResponse, peeked: Peeked) -> Sequence[int]:
     """Show messages without taking them; return the entries that hold the bodies."""
     for row in peeked.messages:
         message = answer.messages.add()
@@ -484,50 +532,69 @@ def put_peeked(answer: queue_pb2.PeekResponse, peeked: Peeked) -> Sequence[int]:
         elif row.state == DELAYED:
             message.due_ns = row.due_ns
         if row.dead is not None:
-            _put_death(message, row.id, row.dead)
+            _fill_death(message, row.id, row.dead)
         if row.body:
             message.enqueued_ns = row.since_ns
     answer.next_id = peeked.next_id or 0
     return [row.body_index for row in peeked.messages]
 
 
-def _put_death(message: queue_pb2.Message, message_id: int, dead: Dead) -> None:
+def _fill_death(message: queue_pb2.Message, message_id: int, dead: Dead) -> None:
     for name, value in dead_headers(message_id, dead).items():
         message.headers.add(name=name, value=value.encode())
 
 
-def put_rows(
+def fill_rows(
     state: Projections,
     request: queue_pb2.LeaseRequest | queue_pb2.PeekRequest,
     answer: queue_pb2.LeaseResponse | queue_pb2.ConsumeResponse | queue_pb2.PeekResponse,
-    entries: Sequence[Entry],
-    room: Room,
+    entries: Sequence[Entry | None],
+    budget: AnswerBudget,
 ) -> Sequence[Draft]:
-    """Put bodies and headers in; cut what there is no room for, and give leases of it back."""
-    messages = answer.messages
-    fitting = 0
+    """Put bodies and headers in; cut what there is no room for, and release its leases."""
+    messages, is_peek = answer.messages, isinstance(answer, queue_pb2.PeekResponse)
+    fitting, unreadable = 0, list[queue_pb2.Message]()
     for message, entry in zip(messages, entries, strict=False):
-        payload = entry.plain_payload()
-        if not room.take(len(payload) + MESSAGE_OVERHEAD):
-            break
-        _put_body(message, entry, payload)
+        if entry is None:
+            unreadable.append(message)
+            message.unreadable = True
+        else:
+            payload = entry.plain_payload()
+            if not budget.take(len(payload) + MESSAGE_OVERHEAD):
+                break
+            _fill_body(message, entry, payload)
         fitting += 1
-    if fitting == len(messages):
+    if fitting == len(messages) and (is_peek or not unreadable):
         return ()
     cut = messages[fitting:]
     del messages[fitting:]
-    if isinstance(answer, queue_pb2.PeekResponse):
+    if is_peek:
         answer.next_id = cut[0].message_id
         return ()
     namespace = namespace_of(request.namespace)
+    items = tuple((message.message_id, message.token) for message in (*unreadable, *cut))
+    if unreadable:
+        ids = [message.message_id for message in unreadable]
+        _log.error("queue %s: the bodies of messages %s cannot be read", request.queue, ids)
+        answer.unreadable_ids.extend(ids)
+        for at in reversed(range(len(messages))):
+            if messages[at].unreadable:
+                del messages[at]
     queue = state.queue.get_queue(namespace, request.queue)
     if isinstance(queue, Refused):
         return ()
-    items = tuple((message.message_id, message.token) for message in cut)
     return [encode_command(Release(queue.id, items), namespace)]
 
 
-def _put_body(message: queue_pb2.Message, entry: Entry, payload: bytes) -> None:
+def find_lease_wait_s(
+    state: Projections, answer: queue_pb2.LeaseResponse | queue_pb2.ConsumeResponse
+) -> float:
+    """Return how long messages that are leased already may wait: half of their lease."""
+    left_ns: int = answer.messages[0].lease_expires_ns - state.router.log_time_ns
+    return max(left_ns, 0) / 2e9
+
+
+def _fill_body(message: queue_pb2.Message, entry: Entry, payload: bytes) -> None:
     """Put what an entry holds into a message."""
     at = 3 + payload[2] + (SESSION_SIZE if payload[1] & FLAG_SESSION else 0)
     if not message.enqueued_ns:
@@ -553,17 +620,23 @@ _OF_THE_REQUEST = frozenset(
 )
 
 
-def _by_queue(request: Any) -> tuple[bytes]:
-    return (check_name(request.queue),)
+_queue_name = attrgetter("queue")
 
 
-def _by_queue_and(field: str) -> Callable[[Any], tuple[bytes, ...]]:
-    """Return how a request says its shard that names another queue besides."""
+def _by_queue(requests: Sequence[Any]) -> Sequence[Sequence[bytes]]:
+    names = list(map(_queue_name, requests))
+    routed = {name: (check_name(name),) for name in set(names)}
+    return list(map(routed.__getitem__, names))
 
-    def names(request: Any) -> tuple[bytes, ...]:
-        other = request.config.dead_letter_queue if field == "config" else getattr(request, field)
-        own = check_name(request.queue)
-        return (own, check_name(other)) if other else (own,)
+
+def _by_queue_and(other: Callable[[Any], str]) -> Callable[[Sequence[Any]], Any]:
+    """Return the names of requests that may name another queue, which ``other`` returns."""
+
+    def names(requests: Sequence[Any]) -> Sequence[Sequence[bytes]]:
+        return [
+            (*own, check_name(other(request))) if other(request) else own
+            for request, own in zip(requests, _by_queue(requests), strict=True)
+        ]
 
     return names
 
@@ -573,92 +646,80 @@ def _by_queue_and(field: str) -> Callable[[Any], tuple[bytes, ...]]:
 
 def _answer_enqueue(
     _state: Projections,
-    _request: queue_pb2.EnqueueRequest,
-    answer: queue_pb2.EnqueueResponse,
+    requests: Sequence[queue_pb2.EnqueueRequest],
+    answers: Sequence[queue_pb2.EnqueueResponse],
     results: Sequence[Result],
-    index: int,
+    indexes: Sequence[int],
 ) -> None:
-    first = results[0]
-    if isinstance(first, Refused) and first.reason in _OF_THE_REQUEST:
-        raise error_of_refusal(first)
-    add = answer.results.add
-    for message_id, result in enumerate(results, index):
-        target = add()
-        if result is APPLIED:
-            target.message_id = message_id
-            continue
-        outcome = result
-        if isinstance(outcome, Duplicate):
-            message_id, outcome = outcome.index, outcome.first
-        if isinstance(outcome, Refused):
-            put_error(target.error, error_of_refusal(outcome))
-            continue
-        assert isinstance(outcome, Applied), outcome
-        target.message_id = outcome.number or message_id
-        target.deduplicated = bool(outcome.number)
+    entries = zip(indexes, results, strict=True)
+    for request, answer in zip(requests, answers, strict=True):
+        add = answer.results.add
+        for _ in range(len(request.messages)):
+            message_id, result = next(entries)
+            if result is APPLIED:
+                add().message_id = message_id
+            else:
+                _fill_enqueued(add(), message_id, result)
+
+
+def _fill_enqueued(target: queue_pb2.EnqueueResult, message_id: int, result: Result) -> None:
+    """Say what happened to a message that was refused, is a duplicate, or was sent before."""
+    if isinstance(result, Duplicate):
+        message_id, result = result.index, result.first
+    if isinstance(result, Refused):
+        fill_error(target.error, error_of_refusal(result))
+        return
+    assert isinstance(result, Applied), result
+    target.message_id = result.number or message_id
+    target.deduplicated = bool(result.number)
 
 
 def _answer_lease(
     state: Projections,
-    request: queue_pb2.LeaseRequest,
-    answer: queue_pb2.LeaseResponse,
+    requests: Sequence[queue_pb2.LeaseRequest],
+    answers: Sequence[queue_pb2.LeaseResponse],
     results: Sequence[Result],
-    _: int,
-) -> Sequence[int]:
-    return put_leased(state, request, answer, decode_leased(applied(results[0])))
+    _indexes: Sequence[int],
+) -> Sequence[Sequence[int]]:
+    return [
+        fill_leased(state, request, answer, decode_leased(applied(result)))
+        for request, answer, result in zip(requests, answers, results, strict=True)
+    ]
 
 
 def _answer_settle(
     state: Projections,
-    request: Any,
-    answer: queue_pb2.SettleResponse,
+    requests: Sequence[Any],
+    answers: Sequence[queue_pb2.SettleResponse],
     results: Sequence[Result],
-    index: int,
+    indexes: Sequence[int],
 ) -> None:
-    """Say what became of each message, and of a nack which of them are dead."""
-    outcome = results[0]
-    if isinstance(outcome, Duplicate):
-        index = outcome.index
-    kind = type(request)
-    if kind is queue_pb2.CancelRequest or kind is queue_pb2.PrioritiseRequest:
-        ids = list(request.message_ids)
-    else:
-        ids = [each.message_id for each in request.messages]
-    add, done = answer.results.add, applied(outcome)
-    if kind is queue_pb2.AckRequest and done.value is None:  # most of all: all of them are done
-        for message_id in ids:
-            add().message_id = message_id
-        return
-    verdicts = decode_verdicts(done, len(ids))
-    dead = frozenset[int]()
-    if kind is queue_pb2.NackRequest:
-        dead = state.queue.changes.dead_at(index)
-    for message_id, verdict in zip(ids, verdicts, strict=True):
-        target = add()
-        target.message_id = message_id
-        if verdict is not None:
-            target.reason = verdict.name
-        elif message_id in dead:
-            target.dead = True
-
-
-def _number(field: str) -> Any:
-    """Return how the number that an entry returned becomes a field of the answer."""
-
-    def put(
-        _state: Projections, _request: Any, answer: Any, results: Sequence[Result], _: int
-    ) -> None:
-        setattr(answer, field, applied(results[0]).number)
-
-    return put
+    """Say what happened to each message, and which of those nacked are dead."""
+    kind = type(requests[0])
+    has_ids = kind is queue_pb2.CancelRequest or kind is queue_pb2.PrioritiseRequest
+    for request, answer, result, index in zip(requests, answers, results, indexes, strict=True):
+        add = answer.results.add
+        if result is ACKED:  # all of them are done
+            for each in request.messages:
+                add().message_id = each.message_id
+            continue
+        ids = request.message_ids if has_ids else [each.message_id for each in request.messages]
+        verdicts = decode_verdicts(applied(result), len(ids))
+        dead = frozenset[int]()
+        if kind is queue_pb2.NackRequest:
+            first_index = result.index if isinstance(result, Duplicate) else index
+            dead = state.queue.changes.dead_at(first_index)
+        for message_id, verdict in zip(ids, verdicts, strict=True):
+            target = add()
+            target.message_id = message_id
+            if verdict is not None:
+                target.reason = verdict.name
+            elif message_id in dead:
+                target.dead = True
 
 
 def _answer_redrive(
-    _state: Projections,
-    _request: queue_pb2.RedriveRequest,
-    answer: queue_pb2.RedriveResponse,
-    _results: Sequence[Result],
-    _: int,
+    _request: queue_pb2.RedriveRequest, answer: queue_pb2.RedriveResponse, _done: Applied
 ) -> None:
     answer.redrive_id = answer.header.index
 
@@ -671,12 +732,10 @@ CommandOf = Callable[[Projections, str, Any], Command]
 def _write(response: Any, command_of: CommandOf, names: Any = _by_queue, answer: Any = None) -> Any:
     """Return the write of one entry, whose command needs the state for the ids of queues."""
 
-    def drafts(
-        state: Projections, request: Any, namespace: str, session: SessionRef | None
-    ) -> list[Draft]:
-        return draft_of(command_of(state, namespace, request), namespace, session)
+    def make(state: Projections, request: Any, namespace: str, session: SessionRef | None) -> Draft:
+        return encode_command(command_of(state, namespace, request), namespace, session)
 
-    return Write(response, names, drafts, answer or (lambda *_: None), needs_state=True)
+    return Write(response, names, one_entry_each(make), answer, needs_state=True, nouns="queues")
 
 
 def _of_queue(make: Callable[[int, Any], Command]) -> CommandOf:
@@ -686,6 +745,9 @@ def _of_queue(make: Callable[[int, Any], Command]) -> CommandOf:
         return make(queue_of(state, namespace, request.queue).id, request)
 
     return command_of
+
+
+_dead_queue = attrgetter("config.dead_letter_queue")
 
 
 def _create_of(
@@ -700,6 +762,9 @@ def _configure_of(
 ) -> commands.QueueConfigure:
     config = config_of(state, namespace, request.config)
     queue = queue_of(state, namespace, request.queue)
+    if config.dead_queue == queue.id:
+        words = f"{queue.name!r} cannot take its own dead letters; name another queue"
+        raise InvalidArgument(words, reason="DEAD_QUEUE_INVALID", metadata={"queue": queue.name})
     return commands.QueueConfigure(queue.id, config)
 
 
@@ -715,16 +780,19 @@ def _is_nothing_ready(
 ) -> bool:
     """Whether a lease would get nothing, and is not the repetition of one that did."""
     queue = queue_of(state, namespace, request.queue)
-    _pipelined_lease_of(queue.id, request)  # refuses what is wrong, though nothing is written
+    # Refuses what is wrong, though nothing is written.
+    command = _pipelined_lease_of(state, namespace, request)
     if session is not None and was_answered(state, session):
         return False
-    return queue.is_paused or queue.next_ready() is None
+    return queue.is_paused or queue.next_ready(command.passed) is None
 
 
-def _pipelined_lease_of(queue: int, request: queue_pb2.LeaseRequest) -> commands.Lease:
+def _pipelined_lease_of(
+    state: Projections, namespace: str, request: queue_pb2.LeaseRequest
+) -> commands.Lease:
     if request.wait_ms:
         raise invalid("WAIT_INVALID", "a long poll is a call of its own: others would wait for it")
-    return lease_of(queue, request)
+    return lease_of(state, queue_of(state, namespace, request.queue), request)
 
 
 _Settle = Write[Any, queue_pb2.SettleResponse]
@@ -737,10 +805,12 @@ def _settle(make: Callable[[int, Any], Command]) -> _Settle:
 
 CREATE_QUEUE: Write[queue_pb2.CreateQueueRequest, queue_pb2.CreateQueueResponse]
 CREATE_QUEUE = _write(
-    queue_pb2.CreateQueueResponse, _create_of, _by_queue_and("config"), _number("queue_id")
+    queue_pb2.CreateQueueResponse, _create_of, _by_queue_and(_dead_queue), answer_number("queue_id")
 )
 CONFIGURE_QUEUE: Write[queue_pb2.ConfigureQueueRequest, queue_pb2.ConfigureQueueResponse]
-CONFIGURE_QUEUE = _write(queue_pb2.ConfigureQueueResponse, _configure_of, _by_queue_and("config"))
+CONFIGURE_QUEUE = _write(
+    queue_pb2.ConfigureQueueResponse, _configure_of, _by_queue_and(_dead_queue)
+)
 DELETE_QUEUE: Write[queue_pb2.DeleteQueueRequest, queue_pb2.DeleteQueueResponse]
 DELETE_QUEUE = _write(
     queue_pb2.DeleteQueueResponse, _of_queue(lambda queue, _: commands.QueueDelete(queue))
@@ -751,20 +821,20 @@ ENQUEUE: Write[queue_pb2.EnqueueRequest, queue_pb2.EnqueueResponse]
 ENQUEUE = Write(
     queue_pb2.EnqueueResponse,
     _by_queue,
-    enqueue_drafts,
+    _enqueue,
     _answer_enqueue,
     needs_state=True,
-    width=lambda request: max(1, len(request.messages)),
+    counts=count_messages,
+    is_refused_by=lambda refused: refused.reason in _OF_THE_REQUEST,
 )
 LEASE: Write[queue_pb2.LeaseRequest, queue_pb2.LeaseResponse]
 LEASE = replace(
-    _write(queue_pb2.LeaseResponse, _of_queue(_pipelined_lease_of), answer=_answer_lease),
-    content=Content(put_rows),
+    _write(queue_pb2.LeaseResponse, _pipelined_lease_of, answer=_answer_lease),
+    content=Content(fill_rows, find_lease_wait_s),
+    returns_data=True,
     is_idle=_is_nothing_ready,
 )
-ACK: _Settle = Write(
-    queue_pb2.SettleResponse, _by_queue, ack_drafts, _answer_settle, needs_state=True
-)
+ACK: _Settle = Write(queue_pb2.SettleResponse, _by_queue, _ack, _answer_settle, needs_state=True)
 NACK = _settle(nack_of)
 EXTEND = _settle(
     lambda queue, request: commands.Extend(
@@ -787,7 +857,10 @@ PRIORITISE = _settle(
 )
 REDRIVE: Write[queue_pb2.RedriveRequest, queue_pb2.RedriveResponse]
 REDRIVE = _write(
-    queue_pb2.RedriveResponse, redrive_of, _by_queue_and("target_queue"), _answer_redrive
+    queue_pb2.RedriveResponse,
+    redrive_of,
+    _by_queue_and(attrgetter("target_queue")),
+    answer_each(_answer_redrive),
 )
 CANCEL_REDRIVE: Write[queue_pb2.CancelRedriveRequest, queue_pb2.CancelRedriveResponse]
 CANCEL_REDRIVE = _write(
@@ -796,7 +869,7 @@ CANCEL_REDRIVE = _write(
 )
 CREATE_SCHEDULE: Write[queue_pb2.CreateScheduleRequest, queue_pb2.CreateScheduleResponse]
 CREATE_SCHEDULE = _write(
-    queue_pb2.CreateScheduleResponse, _of_queue(schedule_of), answer=_number("schedule_id")
+    queue_pb2.CreateScheduleResponse, _schedule_of, answer=answer_number("schedule_id")
 )
 DELETE_SCHEDULE: Write[queue_pb2.DeleteScheduleRequest, queue_pb2.DeleteScheduleResponse]
 DELETE_SCHEDULE = _write(
@@ -808,22 +881,18 @@ DELETE_SCHEDULE = _write(
 # Reads
 
 
-def _queue_in(view: View, namespace: str, name: str) -> QueueState:
-    """Return the queue that a read names, in the state that it reads."""
-    return queue_of(view.projections, namespace, name)
-
-
 def _get_queue(
-    view: View,
-    namespace: str,
-    request: queue_pb2.GetQueueRequest,
-    answer: queue_pb2.GetQueueResponse,
-) -> None:
-    queue = _queue_in(view, namespace, request.queue)
-    put_info(view.projections, answer.queue, queue)
+    view: View, namespace: str
+) -> Look[queue_pb2.GetQueueRequest, queue_pb2.GetQueueResponse]:
+    state = view.projections
+
+    def look(request: queue_pb2.GetQueueRequest, answer: queue_pb2.GetQueueResponse) -> None:
+        fill_info(state, answer.queue, queue_of(state, namespace, request.queue))
+
+    return look
 
 
-def put_info(state: Projections, target: queue_pb2.QueueInfo, queue: QueueState) -> None:
+def fill_info(state: Projections, target: queue_pb2.QueueInfo, queue: QueueState) -> None:
     """Show a queue."""
     info = state.queue.describe_queue(queue.namespace, queue.id)
     assert isinstance(info, QueueInfo), info
@@ -842,6 +911,8 @@ def put_info(state: Projections, target: queue_pb2.QueueInfo, queue: QueueState)
     target.purged_count = totals["purged"]
     target.moved_count = totals["moved"]
     target.deduplicated_count = totals["duplicates"]
+    if state.queue.unreadable:
+        target.unreadable_count = queue.count_within(state.queue.unreadable)
     config, shown = info.config, target.config
     dead_queue = state.queue.queue_by_id(config.dead_queue)
     shown.max_deliveries = config.max_deliveries
@@ -853,53 +924,62 @@ def put_info(state: Projections, target: queue_pb2.QueueInfo, queue: QueueState)
     shown.backoff_ms.extend(delay_ns // MS_NS for delay_ns in config.backoff_ns)
 
 
-def _peek(
-    view: View, namespace: str, request: queue_pb2.PeekRequest, answer: queue_pb2.PeekResponse
-) -> Sequence[int]:
-    limit = request.limit or PEEK_LIMIT_DEFAULT
-    if limit > PEEK_MESSAGES_MAX:
-        raise error_of_reason(Reason.LIMIT_INVALID, limit)
-    queue = _queue_in(view, namespace, request.queue)
-    peeked = view.projections.queue.peek(
-        namespace, queue.id, limit=limit, from_id=request.from_id, from_ns=request.from_ns
-    )
-    if isinstance(peeked, Refused):
-        raise error_of_refusal(peeked)
-    return put_peeked(answer, peeked)
+def _peek(view: View, namespace: str) -> Look[queue_pb2.PeekRequest, queue_pb2.PeekResponse]:
+    state = view.projections
+
+    def look(request: queue_pb2.PeekRequest, answer: queue_pb2.PeekResponse) -> Sequence[int]:
+        limit = request.limit or PEEK_LIMIT_DEFAULT
+        if limit > PEEK_MESSAGES_MAX:
+            raise error_of_bounds(Reason.LIMIT_INVALID, "limit", limit, PEEK_MESSAGES_MAX)
+        queue = queue_of(state, namespace, request.queue)
+        peeked = state.queue.peek(
+            namespace, queue.id, limit=limit, from_id=request.from_id, from_ns=request.from_ns
+        )
+        if isinstance(peeked, Refused):
+            raise error_of_refusal(peeked)
+        return fill_peeked(answer, peeked)
+
+    return look
 
 
 def _list_schedules(
-    view: View,
-    namespace: str,
-    request: queue_pb2.ListSchedulesRequest,
-    answer: queue_pb2.ListSchedulesResponse,
-) -> None:
-    schedules = _queue_in(view, namespace, request.queue).schedules
-    for schedule_id in sorted(schedules):
-        schedule = schedules[schedule_id]
-        answer.schedules.add(
-            schedule_id=schedule.id, cron=schedule.cron_text.decode(), next_ns=schedule.next_ns
-        )
+    view: View, namespace: str
+) -> Look[queue_pb2.ListSchedulesRequest, queue_pb2.ListSchedulesResponse]:
+    def look(
+        request: queue_pb2.ListSchedulesRequest, answer: queue_pb2.ListSchedulesResponse
+    ) -> None:
+        schedules = queue_of(view.projections, namespace, request.queue).schedules
+        for schedule_id in sorted(schedules):
+            schedule = schedules[schedule_id]
+            answer.schedules.add(
+                schedule_id=schedule.id, cron=schedule.cron_text.decode(), next_ns=schedule.next_ns
+            )
+
+    return look
 
 
 GET_QUEUE = Read(queue_pb2.GetQueueResponse, _by_queue, _get_queue)
-PEEK = Read(queue_pb2.PeekResponse, _by_queue, _peek, Content(put_rows))
+PEEK = Read(queue_pb2.PeekResponse, _by_queue, _peek, Content(fill_rows))
 LIST_SCHEDULES = Read(queue_pb2.ListSchedulesResponse, _by_queue, _list_schedules)
 
-# In pipelines, by their names in the proto.
-OPERATIONS: dict[str, Write[Any, Any] | Read[Any, Any]] = {
+OPERATIONS: Operations = {
+    "create_queue": CREATE_QUEUE,
+    "configure_queue": CONFIGURE_QUEUE,
+    "delete_queue": DELETE_QUEUE,
+    "get_queue": GET_QUEUE,
+    "pause_queue": PAUSE_QUEUE,
     "enqueue": ENQUEUE,
     "lease": LEASE,
     "ack": ACK,
     "nack": NACK,
     "extend": EXTEND,
     "release": RELEASE,
-}
-
-# The names of results in the proto where they differ from those of the operations.
-ANSWERS: Mapping[str, str] = {
-    "ack": "settle",
-    "nack": "settle",
-    "extend": "settle",
-    "release": "settle",
+    "cancel": CANCEL,
+    "prioritise": PRIORITISE,
+    "peek": PEEK,
+    "redrive": REDRIVE,
+    "cancel_redrive": CANCEL_REDRIVE,
+    "create_schedule": CREATE_SCHEDULE,
+    "delete_schedule": DELETE_SCHEDULE,
+    "list_schedules": LIST_SCHEDULES,
 }

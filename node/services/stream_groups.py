@@ -2,7 +2,9 @@
 
 A fetch is an entry, because what a member holds is part of the state: records that nobody holds any
 more are claimed, else those behind the group's cursors are read from the log and delivered. One
-that finds nothing writes nothing and waits.
+that finds nothing writes nothing and waits. Records that the filter of a group leaves out are
+passed over without an entry, up to the next delivery or the end of the fetch: a group that wants
+few records of many costs one entry for each fetch and not one for each record.
 
 Members that would take the same records stand in a line: one of them looks, waits and writes, the
 others wait for their turn, first come first served. So one new record wakes one member, however
@@ -11,75 +13,84 @@ leaves the line. When the node stops, each comes to its turn, finds no time left
 
 In a session a fetch is exact: the same request is given the same records again, read from where its
 entry stands in the log.
+
+Damage is no failure of a member. What is to be handed over is read before the entry is written, so
+no delivery of a record is counted that cannot be read. It is waited for while a peer may give a
+copy: a group does not move past it until every member of the cluster was asked. Then it is shown as
+a gap, and the cursor passes it; a claim leaves it to a later claim, when it can be read.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 from onelog.cluster.raft.member import LEADER
 from onelog.node.edge.calls import Call
-from onelog.node.edge.messages import found, in_thread, origins, put_record, read_current
-from onelog.node.edge.operation import applied, put_header
+from onelog.node.edge.messages import fill_record, found, in_thread, origins, read_current
+from onelog.node.edge.operation import applied, fill_header
 from onelog.node.edge.shards import (
     Edge,
     Written,
+    fill_log_read,
     namespace_of,
-    put_log_read,
     session_of,
     write_options,
 )
-from onelog.node.public_errors import error_of_reason
+from onelog.node.public_errors import error_of_bounds, error_of_reason
 from onelog.node.replica.driver import ShardDriver, own_task
 from onelog.node.services.stream_operations import (
-    by_stream,
     encode_checked,
     limit_of,
     names_of,
     ns_of,
 )
-from onelog.projections.codec import SessionRef, read_prefix
+from onelog.projections.codec import Ranges, SessionRef, bound_ranges, read_prefix
 from onelog.projections.limits import U64_MAX
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Duplicate, Refused
 from onelog.projections.shard_state import Projections
 from onelog.projections.stream.commands import Claim, Deliver, decode_command
+from onelog.projections.stream.filters import EVERYTHING, RecordFilter
 from onelog.projections.stream.groups import Group
 from onelog.projections.stream.limits import OFFSETS_MAX, PENDING_MAX, READ_SIZE_MAX
 from onelog.projections.stream.operations import (
     claimable_from,
     decode_claimed,
+    list_claimable,
     refuse_member,
 )
 from onelog.projections.stream.reads import (
     Gap,
+    LostRecord,
     Page,
     PageRead,
     Record,
     estimate_size,
     gaps,
-    open_record,
+    read_at,
 )
 from onelog.projections.stream.state import StreamState
 from onelog.projections.system.commands import TYPE_BATCH, Batch, encode_batch
 from onelog.projections.system.commands import decode_command as decode_system_command
-from onelog.ual.entry import Draft
+from onelog.ual.entry import Draft, Unreadable
+from onelog.ual.errors import EntriesDamaged
 from onelog.ual.log import Log
 from onelog.v1 import common_pb2, stream_pb2
 
 FETCH_DEFAULT = 100
 WAIT_MS_MAX = 60_000
-ANSWER_S = 0.1  # an answer that finds nothing leaves so long before the call's deadline
-# How often it is looked whether a record was given back whose delay is over.
+ANSWER_S = 0.1  # a fetch that finds nothing is answered this long before the call's deadline
+# How often to check for nacked records whose delay is over.
 RETURNED_LOOK_S = 0.1
 _PRESENT = common_pb2.ReadOptions()
 
 
-def wait_s_of(wait_ms: int) -> float:
+def parse_wait_s(wait_ms: int) -> float:
     """Return how long a call wants to wait."""
     if wait_ms > WAIT_MS_MAX:
-        raise error_of_reason(Reason.LIMIT_INVALID, wait_ms)
+        raise error_of_bounds(Reason.LIMIT_INVALID, "wait_ms", wait_ms, WAIT_MS_MAX, 0)
     return wait_ms / 1000
 
 
@@ -89,7 +100,7 @@ class _Line:
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # wakes in the order of asking
     count: int = 0
-    is_idle: bool = False  # whoever has the turn waits for something to be there
+    is_idle: bool = False  # the member whose turn it is waits for a record
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +130,7 @@ class Fetches:
         self, request: stream_pb2.FetchRecordsRequest, call: Call
     ) -> stream_pb2.FetchRecordsResponse:
         """Return the next records for a member."""
-        wait_s = wait_s_of(request.wait_ms)
+        wait_s = parse_wait_s(request.wait_ms)
         asked = self._asked(request, limit_of(request.limit, FETCH_DEFAULT, OFFSETS_MAX))
         answer = stream_pb2.FetchRecordsResponse()
         # Certain that this state knows of everything that was acknowledged.
@@ -151,7 +162,7 @@ class Fetches:
         self, request: stream_pb2.ClaimRecordsRequest, call: Call
     ) -> stream_pb2.ClaimRecordsResponse:
         """Return records that a member took over from others."""
-        idle_ns = ns_of(request.idle_ms, Reason.TTL_INVALID)
+        idle_ns = ns_of("idle_ms", request.idle_ms, Reason.TTL_INVALID)
         asked = self._asked(request, limit_of(request.limit, FETCH_DEFAULT, OFFSETS_MAX))
         answer = stream_pb2.ClaimRecordsResponse()
         await self._claim(asked, idle_ns, answer, call)
@@ -159,10 +170,12 @@ class Fetches:
 
     def _asked(self, request: Any, limit: int) -> _Asked:
         options = write_options(request)
+        stream, group = names_of(request)
         return _Asked(
-            self._edge.shard_of_all(by_stream(request)),
+            self._edge.find_shard(stream.encode()),
             namespace_of(request.namespace),
-            *names_of(request),
+            stream,
+            group,
             request.member_id,
             request.generation,
             limit,
@@ -171,9 +184,17 @@ class Fetches:
         )
 
     def _nothing(
-        self, asked: _Asked, answer: stream_pb2.FetchRecordsResponse
+        self,
+        asked: _Asked,
+        answer: stream_pb2.FetchRecordsResponse,
+        passed: "_Passed | None" = None,
     ) -> stream_pb2.FetchRecordsResponse:
         answer.header.shard = asked.shard
+        if asked.options.with_cost:
+            answer.header.cost.tier = common_pb2.TIER_HOT
+            if passed is not None and passed.visit_count:
+                log = self._edge.replica(asked.shard).shard.log
+                fill_log_read(answer.header.cost, log, passed.visit_count, passed.lowest)
         return answer
 
     # A turn
@@ -189,25 +210,33 @@ class Fetches:
         """Take what there is, or wait for something to be there."""
         before = self._before(asked)
         if before is not None:
-            await self._answer(asked, Written(asked.shard, before.index, (before,)), answer)
+            written = Written(asked.shard, before.index, (before,))
+            await self._answer(asked, written, answer, call)
             return answer
         driver = self._edge.leading(asked.shard)
         ready = _Ready(self, asked, driver)
-        if not ready():
-            line.is_idle = True
-            try:
-                left_s = until_s - self._clock.now_s()
-                is_ready = await self._edge.waits(asked.shard).until(ready, left_s)
-            finally:
-                line.is_idle = False
-            if not is_ready:
-                return self._nothing(asked, answer)
-        _, group = self._look(asked)
-        if ready.is_returned(group):
-            await self._claim(asked, U64_MAX, answer, call)
-        else:
-            await self._deliver(asked, answer, call)
-        return answer
+        while await self._wait(ready, line, asked, until_s):
+            stream, group = self._look(asked)
+            if ready.is_returned(stream, group):
+                await self._claim(asked, U64_MAX, answer, call)
+                return answer
+            if await self._deliver(asked, ready.passed, answer, call):
+                return answer
+            if self._clock.now_s() >= call.deadline_s - ANSWER_S:
+                break
+        await self._pass_over(asked, ready.passed, call)
+        return self._nothing(asked, answer, ready.passed)
+
+    async def _wait(self, ready: "_Ready", line: _Line, asked: _Asked, until_s: float) -> bool:
+        """Wait until there is something to look at; False: there was nothing in time."""
+        if ready():
+            return True
+        line.is_idle = True
+        try:
+            left_s = until_s - self._clock.now_s()
+            return await self._edge.waits(asked.shard).until(ready, left_s)
+        finally:
+            line.is_idle = False
 
     def _before(self, asked: _Asked) -> Duplicate | None:
         """Return what became of the same request of the same session, if it came before."""
@@ -224,25 +253,35 @@ class Fetches:
         return stream, group
 
     async def _claim(self, asked: _Asked, idle_ns: int, answer: Any, call: Call) -> None:
+        passed = await self._find_passed(asked, idle_ns, call)
         command = Claim(
-            asked.stream, asked.group, asked.member, asked.generation, idle_ns, asked.limit
+            asked.stream, asked.group, asked.member, asked.generation, idle_ns, asked.limit, passed
         )
         draft = encode_checked(command, asked.namespace, asked.session)
         written = await self._edge.write(asked.shard, [draft], asked.options, call)
-        await self._answer(asked, written, answer)
+        await self._answer(asked, written, answer, call)
 
-    async def _deliver(self, asked: _Asked, answer: Any, call: Call) -> None:
-        """Read what is next and hand it to the member."""
-        plan, pages = await read_current(
-            self._edge,
-            self._edge.leading(asked.shard),
-            lambda projections, log: self._plan(asked, projections, log),
-            _Plan.run,
-            _Plan.is_current,
-        )
+    async def _find_passed(self, asked: _Asked, idle_ns: int, call: Call) -> Ranges:
+        """Return which entries a claim passes over: it would count a delivery of nothing."""
+        edge, shard = self._edge, self._edge.leading(asked.shard).shard
+        now_ns = shard.log_time.now_ns()
+        entries = list_claimable(self._look(asked), asked.member, idle_ns, asked.limit, now_ns)
+        while True:
+            unreadable = await in_thread(edge, lambda: _find_unreadable(shard.log, entries))
+            if not unreadable or not await edge.until_repaired(
+                asked.shard, unreadable, call.deadline_s
+            ):
+                return bound_ranges(shard.shipping.repair.unreadable)
+
+    async def _deliver(self, asked: _Asked, passed: "_Passed", answer: Any, call: Call) -> bool:
+        """Read what is next and deliver it to the member; False: the filter left all of it out."""
+        plan, pages, is_cut = await self._read_next(asked, passed, call)
         drafts: list[Draft] = []
         items: list[Record | Gap] = []
         for (number, start, end, _), page in zip(plan.parts, pages, strict=False):
+            passed.add(number, page, end)
+            if page.next_offset <= start:
+                continue  # what is next may be repaired soon
             offsets = tuple(each.offset for each in page.items if isinstance(each, Record))
             command = Deliver(
                 asked.stream, asked.group, asked.member, asked.generation, number,
@@ -251,66 +290,150 @@ class Fetches:
             session = asked.session if len(pages) == 1 else None
             drafts.append(encode_checked(command, asked.namespace, session))
             items += page.items
+        if not drafts or (not items and plan.is_filtered):
+            if is_cut:  # the next fetch may find it repaired
+                self._nothing(asked, answer, passed)
+            return is_cut
         if len(drafts) > 1:
             drafts = encode_batch(drafts, (), asked.namespace, asked.session)
         written = await self._edge.write(asked.shard, drafts, asked.options, call)
         if isinstance(written.results[0], Duplicate):
-            await self._answer(asked, written, answer)
-            return
+            await self._answer(asked, written, answer, call)
+            return True
         applied(written.results[0])
-        _put_header(answer, written)
-        _put_cost(answer, self._edge.replica(asked.shard).shard.log, items)
+        _fill_header(answer, written)
+        if answer.header.HasField("cost") and passed.visit_count:
+            log = self._edge.replica(asked.shard).shard.log
+            lowest = min([passed.lowest, *origins(items)])
+            fill_log_read(answer.header.cost, log, passed.visit_count, lowest)
         for item in items:
-            _put(answer, item, 1)
+            _fill_item(answer, item, 1)
+        return True
 
-    def _plan(self, asked: _Asked, projections: Projections, log: Log) -> "_Plan":
+    async def _pass_over(self, asked: _Asked, passed: "_Passed", call: Call) -> None:
+        """Move the cursors behind records that the filter left out.
+
+        Whatever its outcome: the next fetch looks at the same records again.
+        """
+        stream, group = self._look(asked)
+        cursors = group.cursors.rows
+        drafts = [
+            encode_checked(
+                Deliver(
+                    asked.stream, asked.group, asked.member, asked.generation, number,
+                    cursors[number], offset, (),
+                ),
+                asked.namespace,
+            )
+            for number, offset in sorted(passed.offsets(group).items())
+            if cursors[number] < offset <= stream.partitions[number].end_offset
+        ]  # fmt: skip
+        if drafts:
+            await self._edge.leading(asked.shard).propose(drafts, call.deadline_s)
+
+    async def _read_next(
+        self, asked: _Asked, passed: "_Passed", call: Call
+    ) -> tuple["_Plan", list[Page], bool]:
+        """Return what is next of each partition, and whether some may still be repaired.
+
+        What may be repaired, and what is behind it in its partition, is not in the pages.
+        """
+        edge, driver = self._edge, self._edge.leading(asked.shard)
+        while True:
+            plan, pages = await read_current(
+                edge,
+                driver,
+                lambda projections, log: self._plan(asked, passed, projections, log),
+                _Plan.run,
+                _Plan.is_current,
+            )
+            unreadable = [each for page in pages for each in page.unreadable]
+            if not unreadable or not await edge.until_repaired(
+                asked.shard, unreadable, call.deadline_s
+            ):
+                break
+        is_cut = driver.shard.shipping.repair.is_pending(unreadable)
+        if is_cut:
+            pages = [page.before_damage() for page in pages]
+        return plan, pages, is_cut
+
+    def _plan(
+        self, asked: _Asked, passed: "_Passed", projections: Projections, log: Log
+    ) -> "_Plan":
         """Return what to read: from all partitions of the member, furthest behind first."""
         stream, group = self._look(asked)
         room = PENDING_MAX - len(group.pending)
         if room <= 0:
             raise error_of_reason(Reason.PENDING_FULL, len(group.pending))
-        cursors, page_read = group.cursors.rows, projections.stream.page_read
-        parts = [
-            _Part(number, cursors[number], partition.end_offset, page_read(log, chosen, 0))
-            for number in group.owned(asked.member)
-            if cursors[number] < (partition := stream.partitions[number]).end_offset
-            for chosen in ([(partition, cursors[number])],)
-        ]
+        cursors, wanted, offsets = (
+            group.cursors.rows,
+            group.head.config.filter,
+            passed.offsets(group),
+        )
+        parts = []
+        for number in group.owned(asked.member):
+            partition, cursor = stream.partitions[number], cursors[number]
+            start = max(cursor, offsets.get(number, 0))
+            if start < partition.end_offset:
+                read = projections.stream.page_read(log, [(partition, start)], 0, wanted)
+                parts.append(_Part(number, cursor, partition.end_offset, read))
         parts.sort(key=lambda part: part.start)
-        return _Plan(parts, min(asked.limit, room))
+        return _Plan(parts, min(asked.limit, room), wanted is not EVERYTHING)
 
     # Answers
 
-    async def _answer(self, asked: _Asked, written: Written, answer: Any) -> None:
+    async def _answer(self, asked: _Asked, written: Written, answer: Any, call: Call) -> None:
         """Answer with the records of a claim or a delivery that is in the log."""
         result = written.results[0]
         done = applied(result)
-        _put_header(answer, written)
+        _fill_header(answer, written)
         driver = self._edge.replica(asked.shard)
         log = driver.shard.log
         if done.value is not None:  # a claim, which says which records it took
             taken = decode_claimed(done.value)
-            records = await in_thread(
-                self._edge,
-                lambda: [
-                    (open_record(log, log.read(offset), 0, number), deliveries)
-                    for number, offset, deliveries in taken
-                ],
+            records = await self._read_all(
+                asked,
+                call,
+                lambda: [read_at(log, offset, 0, number) for number, offset, _ in taken],
             )
-            _put_cost(answer, log, [record for record, _ in records])
-            for record, deliveries in records:
-                _put(answer, record, deliveries)
+            _fill_cost(answer, log, records)
+            for record, (_, _, deliveries) in zip(records, taken, strict=True):
+                _fill_item(answer, record, deliveries)
             return
         index = answer.header.index
-        delivered = await in_thread(self._edge, lambda: _read_delivered(log, index))
-        _put_cost(answer, log, [record for _, its in delivered for record in its])
+        commands = await in_thread(self._edge, lambda: _read_delivered(log, index))
+        records = await self._read_all(
+            asked,
+            call,
+            lambda: [
+                read_at(log, offset, 0, command.partition)
+                for command in commands
+                for offset in command.offsets
+            ],
+        )
+        found_records = iter(records)
+        delivered = [
+            (command, list(islice(found_records, len(command.offsets)))) for command in commands
+        ]
+        _fill_cost(answer, log, [record for _, its in delivered for record in its])
         for command, its in delivered:
-            for gap in self._gaps_of(driver, asked, command):
-                _put(answer, gap, 1)
+            for gap in self._find_gaps(driver, asked, command):
+                _fill_item(answer, gap, 1)
             for record in its:
-                _put(answer, record, 1)
+                _fill_item(answer, record, 1)
 
-    def _gaps_of(self, driver: ShardDriver, asked: _Asked, command: Deliver) -> Sequence[Gap]:
+    async def _read_all(
+        self, asked: _Asked, call: Call, read: Callable[[], list[Record | LostRecord]]
+    ) -> list[Record | Gap]:
+        """Return records, and gaps for those that cannot be read and are not repaired in time."""
+        edge, deadline_s = self._edge, call.deadline_s
+        while True:
+            records = await in_thread(edge, read)
+            lost = [each.entries for each in records if isinstance(each, LostRecord)]
+            if not lost or not await edge.until_repaired(asked.shard, lost, deadline_s):
+                return [each.gap if isinstance(each, LostRecord) else each for each in records]
+
+    def _find_gaps(self, driver: ShardDriver, asked: _Asked, command: Deliver) -> Sequence[Gap]:
         """Return what was gone when a delivery was made that is answered again."""
         stream = driver.shard.projections.stream.find(asked.namespace, asked.stream)
         if isinstance(stream, Refused) or command.partition >= len(stream.partitions):
@@ -329,6 +452,7 @@ class _Ready:
         self._shard = driver.shard
         self._returned_ns: int | None = None
         self._looked_s = float("-inf")
+        self.passed = _Passed()
 
     def __call__(self) -> bool:
         """Tell whether there is something to take, or the fetch is in vain."""
@@ -344,12 +468,13 @@ class _Ready:
         if isinstance(refuse_member(group, asked.member, asked.generation), Refused):
             return True
         cursors, partitions = group.cursors.rows, stream.partitions
+        offsets = self.passed.offsets(group)
         for number in group.owned(asked.member):
-            if cursors[number] < partitions[number].end_offset:
+            if max(cursors[number], offsets.get(number, 0)) < partitions[number].end_offset:
                 return True
-        return self.is_returned(group)
+        return self.is_returned(stream, group)
 
-    def is_returned(self, group: Group) -> bool:
+    def is_returned(self, stream: StreamState, group: Group) -> bool:
         """Tell whether there is a record that nobody holds any more, as of a moment ago."""
         if not group.pending.rows:
             return False
@@ -357,9 +482,38 @@ class _Ready:
         if now_s - self._looked_s >= RETURNED_LOOK_S:
             self._looked_s = now_s
             owned = frozenset(group.owned(self._asked.member))
-            self._returned_ns = claimable_from(group, U64_MAX, owned)
+            passed = bound_ranges(self._shard.shipping.repair.unreadable)
+            self._returned_ns = claimable_from((stream, group), U64_MAX, owned, passed)
         returned_ns = self._returned_ns
         return returned_ns is not None and returned_ns <= self._shard.log_time.now_ns()
+
+
+class _Passed:
+    """What one fetch has looked at: up to where in each partition, how much, from where on."""
+
+    def __init__(self) -> None:
+        self._mark: tuple[int, int, RecordFilter] | None = None
+        self._offsets: dict[int, int] = {}
+        self.visit_count = 0
+        self.lowest = U64_MAX
+
+    def offsets(self, group: Group) -> dict[int, int]:
+        """Return up to where partitions hold nothing for a group, if that is still so.
+
+        A new filter or a seek begins again.
+        """
+        mark = group.id, group.head.generation, group.head.config.filter
+        if mark != self._mark:
+            self._mark = mark
+            self._offsets.clear()
+        return self._offsets
+
+    def add(self, partition: int, page: Page, end: int) -> None:
+        """Note a page that was read."""
+        self._offsets[partition] = min(page.next_offset, end)
+        self.visit_count += page.visit_count
+        if page.first_visited is not None:
+            self.lowest = min(self.lowest, page.first_visited)
 
 
 class _Part(NamedTuple):
@@ -377,6 +531,7 @@ class _Plan:
 
     parts: list[_Part]
     limit: int
+    is_filtered: bool
 
     def is_current(self) -> bool:
         """Tell whether nothing of it was trimmed since."""
@@ -397,8 +552,19 @@ class _Plan:
         return pages
 
 
-def _read_delivered(log: Log, index: int) -> list[tuple[Deliver, list[Record]]]:
-    """Return the deliveries that a request was, one or a batch, with their records; in a thread."""
+def _find_unreadable(log: Log, indexes: Sequence[int]) -> list[Unreadable]:
+    """Return which entries cannot be read; in a thread."""
+    found = []
+    for index in indexes:
+        try:
+            log.read(index)
+        except EntriesDamaged as error:
+            found.append(Unreadable(error.first_index, error.last_index))
+    return found
+
+
+def _read_delivered(log: Log, index: int) -> list[Deliver]:
+    """Return the deliveries that a request was, one or a batch; in a thread."""
     entry = log.read(index)
     _, reader = read_prefix(entry.plain_payload())
     entries = [entry]
@@ -411,28 +577,25 @@ def _read_delivered(log: Log, index: int) -> list[tuple[Deliver, list[Record]]]:
         _, reader = read_prefix(each.plain_payload())
         command = decode_command(each.entry_type & 0xFF, reader)
         assert isinstance(command, Deliver), command
-        records = [
-            open_record(log, log.read(offset), 0, command.partition) for offset in command.offsets
-        ]
-        deliveries.append((command, records))
+        deliveries.append(command)
     return deliveries
 
 
-def _put_header(answer: Any, written: Written) -> None:
-    put_header(answer.header, written.shard, written.first_index, written.results[0])
+def _fill_header(answer: Any, written: Written) -> None:
+    fill_header(answer.header, written.shard, written.first_index, written.results[0])
     if written.cost is not None:
         answer.header.cost.CopyFrom(written.cost)
 
 
-def _put_cost(answer: Any, log: Log, items: Sequence[Record | Gap]) -> None:
+def _fill_cost(answer: Any, log: Log, items: Sequence[Record | Gap]) -> None:
     if answer.header.HasField("cost"):
         read = list(origins(items))
         if read:
-            put_log_read(answer.header.cost, log, len(read), min(read))
+            fill_log_read(answer.header.cost, log, len(read), min(read))
 
 
-def _put(answer: Any, item: Record | Gap, deliveries: int) -> None:
+def _fill_item(answer: Any, item: Record | Gap, deliveries: int) -> None:
     target = answer.records.add()
-    put_record(target, item)
+    fill_record(target, item)
     if isinstance(item, Record):
         target.delivery_count = deliveries

@@ -3,11 +3,11 @@
 A tail is a watcher of streams (node/watch/watch.py has the whole): live it is handed records as
 they are applied, in one process parsed once for all tails; behind it reads the log's stream tables,
 a page at a time, with the gaps of what was trimmed in band. Where it is, is one index for each
-shard: all records of its streams up to there were sent. That is all that a client needs to go on
+shard: all records of its streams up to there were sent. That is all that a client needs to resume
 elsewhere.
 
 Where several streams of a tail begin at different places, what lies between is left out; and what
-"only what is new" means is decided once, when the tail begins, and told in its cursor until the
+"only what is new" means is decided once, when the tail begins, and kept in its cursor until the
 cursor has passed it. A stream that is deleted ends its tails.
 """
 
@@ -16,12 +16,12 @@ from functools import partial
 from typing import Any
 
 from onelog.node.edge.calls import LEADER_WAIT_S, Call
-from onelog.node.edge.messages import filter_of, found, offset_at_time, put_record, read_page
+from onelog.node.edge.messages import fill_record, found, offset_at_time, parse_filter, read_page
 from onelog.node.edge.shards import Edge, invalid, namespace_of
 from onelog.node.edge.waits import Wake
-from onelog.node.public_errors import error_of_reason
+from onelog.node.public_errors import error_of_bounds, error_of_reason
 from onelog.node.services.stream_operations import check_stream, partition_of
-from onelog.node.watch.events import DELETED, StreamHappening
+from onelog.node.watch.events import DELETED, StreamEvent
 from onelog.node.watch.feeds import (
     PAGE_BYTES_MAX,
     PAGE_EVENTS_MAX,
@@ -29,27 +29,23 @@ from onelog.node.watch.feeds import (
     Page,
     Source,
     Wanted,
-    source_of,
+    get_source,
 )
+from onelog.node.watch.present import get_present
 from onelog.node.watch.watch import (
     INDEX_MAX,
     PROGRESS_DEFAULT_MS,
     Follower,
+    fill_part,
     places,
-    put_part,
 )
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
 from onelog.projections.shard_state import Projections
+from onelog.projections.stream.filters import EVERYTHING, RecordFilter
 from onelog.projections.stream.limits import PARTITION_ANY
 from onelog.projections.stream.partition import Partition
-from onelog.projections.stream.reads import (
-    EVERYTHING,
-    PageRead,
-    Record,
-    RecordFilter,
-    estimate_size,
-)
+from onelog.projections.stream.reads import PageRead, Record, estimate_size
 from onelog.ual.entry import OWNER_STREAM
 from onelog.ual.log import Log
 from onelog.v1 import common_pb2, stream_pb2
@@ -70,7 +66,7 @@ class RecordPage(Page):
         message = stream_pb2.TailResponse()
         super().__init__(message, message.records)
 
-    def add(self, _shard: int, event: StreamHappening) -> None:
+    def add(self, _shard: int, event: StreamEvent) -> None:
         """See ``Page``."""
         if event.kind == DELETED:
             raise error_of_reason(Reason.STREAM_UNKNOWN)
@@ -78,7 +74,7 @@ class RecordPage(Page):
         self.size += event.size
 
     @staticmethod
-    def items_of(message: stream_pb2.TailResponse) -> Any:
+    def get_items(message: stream_pb2.TailResponse) -> Any:
         """See ``Page``."""
         return message.records
 
@@ -96,7 +92,7 @@ class Records:
         self._starts = starts
         self._by_name = {name.encode(): parts for name, parts in starts.items()}
 
-    def fits(self, event: StreamHappening) -> bool:
+    def fits(self, event: StreamEvent) -> bool:
         """Tell whether an event is a record that is wanted, or the end of its stream."""
         record = event.record
         if record is None:
@@ -122,13 +118,16 @@ class Records:
             stream = found(projections.stream.find(self.namespace, name))
             for number in starts:
                 if number != PARTITION_ANY and number >= len(stream.partitions):
-                    raise error_of_reason(Reason.PARTITION_UNKNOWN, number)
+                    most = len(stream.partitions) - 1
+                    reason = Reason.PARTITION_UNKNOWN
+                    raise error_of_bounds(reason, f"the partition of {name!r}", number, most, 0)
             for partition in stream.partitions:
                 first = starts.get(partition.number, starts.get(PARTITION_ANY))
                 if first is not None:
                     chosen.append((partition, first))
         if len(chosen) > PARTITIONS_MAX:
-            raise error_of_reason(Reason.LIMIT_INVALID, len(chosen))
+            what = "the number of partitions"
+            raise error_of_bounds(Reason.LIMIT_INVALID, what, len(chosen), PARTITIONS_MAX)
         return chosen
 
 
@@ -174,11 +173,13 @@ class RecordFeed(Feed):
             return projections.stream.page_read(log, chosen, offset, records.wanted)
 
         room = PAGE_EVENTS_MAX - len(page.items), PAGE_BYTES_MAX - page.size
-        read = await read_page(source.edge, source.driver, decide, *room)
+        read = await read_page(source.edge, source.driver, decide, 0.0, *room)
+        if read.unreadable and self.await_repair(read.unreadable):
+            read = read.before_damage()
         add = page.items.add
         for item in read.items:
             name = names[item.stream_id]
-            put_record(add(), item, name)
+            fill_record(add(), item, name)
             page.size += len(name) + (estimate_size(item) if isinstance(item, Record) else GAP_SIZE)
         self._cursor = max(self._cursor, read.next_offset - 1)
 
@@ -198,17 +199,17 @@ class Tails:
 
     async def _begin(self, request: stream_pb2.TailRequest, call: Call, follower: Follower) -> None:
         edge, namespace = self._edge, namespace_of(request.namespace)
-        wanted = filter_of(request.filter)
+        wanted = parse_filter(request.filter)
         by_shard = self._by_shard(request.streams)
         positions = {edge.check_shard(each.shard): each for each in request.cursor.positions}
         local, remote = await places(edge, sorted(by_shard), positions, call)
         for shard in local:
             feed = await self._feed(
-                shard, namespace, by_shard[shard], wanted, positions.get(shard), follower.wake
+                shard, namespace, by_shard[shard], wanted, positions.get(shard), follower.wake, call
             )
             follower.parts.append(feed)
         parts = {
-            endpoint: (_part_of(request, by_shard, theirs), theirs)
+            endpoint: (_make_part(request, by_shard, theirs), theirs)
             for endpoint, theirs in remote.items()
         }
         await follower.follow_others(TAIL_METHOD, stream_pb2.TailResponse, parts, call)
@@ -217,15 +218,21 @@ class Tails:
         self, streams: Sequence[stream_pb2.TailStart]
     ) -> dict[int, list[stream_pb2.TailStart]]:
         if not 0 < len(streams) <= STREAMS_MAX:
-            raise error_of_reason(Reason.LIMIT_INVALID, len(streams))
+            what = "the number of streams"
+            raise error_of_bounds(Reason.LIMIT_INVALID, what, len(streams), STREAMS_MAX)
         by_shard: dict[int, list[stream_pb2.TailStart]] = {}
         for each in streams:
             partition_of(each)
             if each.HasField("from_offset") and each.from_ns:
-                raise invalid("START_INVALID", "begin at an offset or at a time")
+                raise invalid(
+                    "START_INVALID", "both from_offset and from_ns are given; begin at one"
+                )
             if each.from_offset >= INDEX_MAX:
-                raise invalid("START_INVALID", f"there is no offset {each.from_offset}")
-            shard = self._edge.shard_of(check_stream(each.stream).encode())
+                raise invalid(
+                    "START_INVALID",
+                    f"from_offset is {each.from_offset}; the highest offset is {INDEX_MAX - 1}",
+                )
+            shard = self._edge.find_shard(check_stream(each.stream).encode())
             by_shard.setdefault(shard, []).append(each)
         return by_shard
 
@@ -237,11 +244,17 @@ class Tails:
         wanted: RecordFilter,
         position: common_pb2.Position | None,
         wake: Wake,
+        call: Call,
     ) -> RecordFeed:
         """Return the part of a tail in a shard, begun; everything is found wrong before."""
-        source = source_of(self._edge, shard)
+        source = get_source(self._edge, shard)
         await self._wait_for(source, namespace, streams)
-        new_after = source.applied_index if position is None else position.new_after
+        if position is not None:
+            new_after = position.new_after
+        elif all(each.from_ns or each.HasField("from_offset") for each in streams):
+            new_after = source.applied_index
+        else:
+            new_after = await get_present(self._edge, shard).find(call)
         starts: Starts = {}
         for each in streams:
             if each.from_ns:
@@ -277,7 +290,7 @@ class Tails:
         await self._edge.waits(source.number).until(is_known, wait_s)
 
 
-def _part_of(
+def _make_part(
     request: stream_pb2.TailRequest,
     by_shard: dict[int, list[stream_pb2.TailStart]],
     shards: Sequence[int],
@@ -285,6 +298,6 @@ def _part_of(
     part = stream_pb2.TailRequest(namespace=request.namespace, filter=request.filter)
     for shard in shards:
         part.streams.extend(by_shard[shard])
-    put_part(part.cursor, request.cursor, shards)
+    fill_part(part.cursor, request.cursor, shards)
     data: bytes = part.SerializeToString()
     return data

@@ -1,27 +1,32 @@
-"""The time series service: one line for what is one entry or one look, and what is more.
+"""The TimeSeries service, and the commands and answers of its calls.
 
 Deleting many series takes several entries, since an entry does a bounded amount of work and says
-where to go on. The first of them carries the session, and what is left follows outside of it: a
-repeated call finds the result of the first, goes on from there, and what it finds deleted already
+where to continue. The first of them carries the session, and what is left follows outside of it: a
+repeated call finds the result of the first, continues from there, and what it finds deleted already
 it deletes again. The call ends when everything is gone that was there when it began.
 
-Timeseries operations
----------------------
-The operations on time series: which entries they become, and what their results and reads mean.
-
-Requests are turned into commands here, and found wrong here if they are: names, tags, types, times,
-windows, patterns and counts. What depends on the state (the type of a field, a full measurement,
-retention) is decided when the entry is applied.
+Requests become commands here. Names, tags, types, times, windows, patterns and counts are checked
+here too, before anything is written. What depends on the state (the type of a field, a full
+measurement, retention) is decided when the entry is applied.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from heapq import nsmallest
 from typing import Any
 
-from onelog.errors import NotFound
+from onelog.errors import NotFound, OnelogError
 from onelog.node.edge.calls import Call
-from onelog.node.edge.messages import count_values, pack_points, runs_of
-from onelog.node.edge.operation import Read, Write, applied, put_header, run_read, run_write
+from onelog.node.edge.messages import count_values, pack_points, parse_runs
+from onelog.node.edge.operation import (
+    Look,
+    Operations,
+    Read,
+    Write,
+    answer_each,
+    applied,
+    fill_header,
+    one_entry_each,
+)
 from onelog.node.edge.pages import list_by_name
 from onelog.node.edge.shards import (
     Edge,
@@ -31,12 +36,15 @@ from onelog.node.edge.shards import (
     session_of,
     write_options,
 )
-from onelog.node.public_errors import error_of_reason, error_of_refusal
+from onelog.node.public_errors import (
+    error_of_bounds,
+    error_of_reason,
+    error_of_refusal,
+    error_of_setting,
+)
 from onelog.projections.codec import U64, SessionRef, read_prefix
-from onelog.projections.limits import TTL_NS_MAX
 from onelog.projections.reasons import Reason
-from onelog.projections.result import Refused, Result
-from onelog.projections.shard_state import Projections
+from onelog.projections.result import Applied, Refused
 from onelog.projections.timeseries.aggregate import Function
 from onelog.projections.timeseries.commands import (
     Command,
@@ -55,8 +63,9 @@ from onelog.projections.timeseries.limits import (
     MATCHERS_MAX,
     NAME_SIZE_MAX,
     PATTERN_SIZE_MAX,
+    RULE_WINDOW_NS_MAX,
+    RULE_WINDOW_NS_MIN,
     SERIES_DEFAULT,
-    SERIES_MAX,
     TAGS_MAX,
     TIME_NS_MAX,
     TIME_NS_MIN,
@@ -79,99 +88,141 @@ _FIELD_TYPES: dict[str, timeseries_pb2.FieldType] = {
 }
 
 
-def checked(draft: Draft) -> list[Draft]:
+def checked(draft: Draft) -> Draft:
     """Return an entry; refuse one that apply would find unsound."""
     _, reader = read_prefix(draft.payload)
     decode_command(draft.entry_type & 0xFF, reader)
-    return [draft]
+    return draft
 
 
-def by_measurement(request: Any) -> tuple[bytes]:
-    """Return the name that says in which shard a measurement is."""
-    return (check_name(request.measurement).encode(),)
+def by_measurement(requests: Sequence[Any]) -> Sequence[Sequence[bytes]]:
+    """Return the names that say in which shards measurements are."""
+    return [(check_name(request.measurement).encode(),) for request in requests]
 
 
 # Commands
 
 
-def config_of(config: timeseries_pb2.MeasurementConfig) -> Config:
-    """Return settings that a measurement can have."""
+def parse_config(config: timeseries_pb2.MeasurementConfig) -> Config:
+    """Return the settings of a request; refuse invalid ones."""
     if not 0 <= config.duplicates <= len(Policy):
-        raise error_of_reason(Reason.MEASUREMENT_CONFIG_INVALID, config.duplicates)
-    retention_ns = config.retention_ms * _NS_PER_MS
-    if retention_ns > TTL_NS_MAX:
-        raise error_of_reason(Reason.MEASUREMENT_CONFIG_INVALID, retention_ns)
-    if config.series_max > SERIES_MAX:
-        raise error_of_reason(Reason.MEASUREMENT_CONFIG_INVALID, config.series_max)
+        reason = Reason.MEASUREMENT_CONFIG_INVALID
+        raise error_of_bounds(reason, "duplicates", config.duplicates, len(Policy), 0)
     policy = Policy(config.duplicates) if config.duplicates else Policy.LAST
-    return Config(policy, retention_ns, config.series_max or SERIES_DEFAULT)
+    found = Config(policy, config.retention_ms * _NS_PER_MS, config.series_max or SERIES_DEFAULT)
+    wrong = found.invalid()
+    if wrong is not None:
+        raise error_of_setting(Reason.MEASUREMENT_CONFIG_INVALID, wrong)
+    return found
 
 
-def matchers_of(matchers: Sequence[timeseries_pb2.Matcher]) -> tuple[Matcher, ...]:
+def parse_matchers(matchers: Sequence[timeseries_pb2.Matcher]) -> tuple[Matcher, ...]:
     """Return the matchers of a request; whether patterns are understood is found out later."""
     if len(matchers) > MATCHERS_MAX:
-        raise error_of_reason(Reason.MATCHER_INVALID, len(matchers))
+        what = "the number of matchers"
+        raise error_of_bounds(Reason.MATCHER_INVALID, what, len(matchers), MATCHERS_MAX, 0)
     found = []
     for each in matchers:
-        if not 1 <= each.operator <= len(Operator) or len(each.value.encode()) > PATTERN_SIZE_MAX:
-            raise error_of_reason(Reason.MATCHER_INVALID, len(each.value))
+        if not 1 <= each.operator <= len(Operator):
+            what = f"the operator of the matcher of {each.tag!r:.66}"
+            raise error_of_bounds(Reason.MATCHER_INVALID, what, each.operator, len(Operator))
+        if (size := len(each.value.encode())) > PATTERN_SIZE_MAX:
+            what = f"the size of the value that {each.tag!r:.66} is matched with"
+            raise error_of_bounds(Reason.MATCHER_INVALID, what, size, PATTERN_SIZE_MAX, 0)
         found.append(Matcher(check_name(each.tag), Operator(each.operator), each.value))
     return tuple(found)
 
 
-def delete_of(request: timeseries_pb2.DeletePointsRequest, after: int = 0) -> Delete:
+def parse_delete(request: timeseries_pb2.DeletePointsRequest, after: int = 0) -> Delete:
     """Return the command of a request, for the series with ids above ``after``."""
     return Delete(
         request.measurement,
-        matchers_of(request.matchers),
+        parse_matchers(request.matchers),
         request.first_ns if request.HasField("first_ns") else TIME_NS_MIN,
         request.last_ns if request.HasField("last_ns") else TIME_NS_MAX,
         after,
     )
 
 
-def rule_of(rule: timeseries_pb2.Rule) -> Rule:
-    """Return a rule that can be."""
+def parse_rule(request: timeseries_pb2.SetRuleRequest) -> Rule:
+    """Return the rule of a request; refuse an invalid one."""
+    rule = request.rule
     kinds = set()
     for each in rule.aggregates:
         kind = _AGGREGATES.get(each, "")
         if kind not in Aggregate.__members__:
-            raise error_of_reason(Reason.RULE_INVALID, each)
+            known = ", ".join(Aggregate.__members__)
+            message = f"{kind or each} is no aggregate of a rule; they are {known}"
+            raise error_of_reason(Reason.RULE_INVALID, each, message)
         kinds.add(Aggregate[kind])
+    if not kinds:
+        raise error_of_reason(Reason.RULE_INVALID, 0, "the rule has no aggregates")
+    if not RULE_WINDOW_NS_MIN <= rule.window_ns <= RULE_WINDOW_NS_MAX:
+        least, most = RULE_WINDOW_NS_MIN, RULE_WINDOW_NS_MAX
+        raise error_of_bounds(Reason.RULE_INVALID, "window_ns", rule.window_ns, most, least)
     name, target = check_name(rule.name), check_name(rule.target_measurement)
+    if target == request.measurement:
+        message = f"{target!r} cannot be its own target; name another measurement"
+        raise error_of_reason(Reason.RULE_INVALID, 1, message)
     return Rule(name, target, rule.window_ns, 0, tuple(sorted(kinds)))
 
 
-def _rule_names(request: timeseries_pb2.SetRuleRequest) -> list[bytes]:
-    """A rule writes where it reads: both measurements are in one shard, or it cannot be."""
+def _by_both_measurements(
+    requests: Sequence[timeseries_pb2.SetRuleRequest],
+) -> Sequence[Sequence[bytes]]:
+    """A rule writes where it reads: both measurements must be in one shard."""
     return [
-        check_name(each).encode() for each in (request.measurement, request.rule.target_measurement)
+        (
+            check_name(request.measurement).encode(),
+            check_name(request.rule.target_measurement).encode(),
+        )
+        for request in requests
     ]
 
 
-def _write(response: Any, command_of: Any, names: Any = by_measurement) -> Any:
+def _write(
+    response: Any,
+    command_of: Any,
+    names: Any = by_measurement,
+    error_of: Callable[[Refused], OnelogError] = error_of_refusal,
+) -> Any:
     """Return the write of one entry."""
 
-    def drafts(request: Any, namespace: str, session: SessionRef | None) -> list[Draft]:
+    def make(_state: Any, request: Any, namespace: str, session: SessionRef | None) -> Draft:
         command: Command = command_of(request)
         return checked(encode_command(command, namespace, session))
 
-    return Write(response, names, drafts)
+    return Write(response, names, one_entry_each(make), error_of=error_of, nouns="measurements")
+
+
+# What apply can find wrong with a rule that was checked: what the measurements are to others.
+_RULE_WORDS = {
+    1: "the target has rules of its own; what a rule writes is not downsampled again",
+    2: "the measurement is the target of a rule; what a rule writes is not downsampled again",
+}
+
+
+def _error_of_rule(refused: Refused) -> OnelogError:
+    error = error_of_refusal(refused)
+    if refused.reason is Reason.RULE_INVALID:
+        error.message = _RULE_WORDS.get(refused.detail, error.message)
+    return error
 
 
 def _write_points(
-    request: timeseries_pb2.WritePointsRequest, namespace: str, session: SessionRef | None
-) -> list[Draft]:
-    runs = runs_of(request.measurement, request.series)
+    _state: Any,
+    request: timeseries_pb2.WritePointsRequest,
+    namespace: str,
+    session: SessionRef | None,
+) -> Draft:
+    runs = parse_runs(request.measurement, request.series)
     return checked(encode_write_batch(encode_batch(runs), namespace, session))
 
 
 def _answer_points(
-    _state: Projections,
     request: timeseries_pb2.WritePointsRequest,
     answer: timeseries_pb2.WritePointsResponse,
-    _results: Sequence[Result],
-    _index: int,
+    _done: Applied,
 ) -> None:
     # A write is taken whole or not at all; an early answer has no result that would say it.
     answer.written_count = count_values(request.series)
@@ -179,16 +230,17 @@ def _answer_points(
 
 CREATE: Write[Any, Any] = _write(
     timeseries_pb2.CreateMeasurementResponse,
-    lambda request: CreateMeasurement(request.measurement, config_of(request.config)),
+    lambda request: CreateMeasurement(request.measurement, parse_config(request.config)),
 )
 CONFIGURE: Write[Any, Any] = _write(
     timeseries_pb2.ConfigureMeasurementResponse,
-    lambda request: ConfigureMeasurement(request.measurement, config_of(request.config)),
+    lambda request: ConfigureMeasurement(request.measurement, parse_config(request.config)),
 )
 SET_RULE: Write[Any, Any] = _write(
     timeseries_pb2.SetRuleResponse,
-    lambda request: SetRule(request.measurement, rule_of(request.rule)),
-    _rule_names,
+    lambda request: SetRule(request.measurement, parse_rule(request)),
+    _by_both_measurements,
+    _error_of_rule,
 )
 DELETE_RULE: Write[Any, Any] = _write(
     timeseries_pb2.DeleteRuleResponse,
@@ -196,33 +248,42 @@ DELETE_RULE: Write[Any, Any] = _write(
 )
 WRITE_POINTS: Write[timeseries_pb2.WritePointsRequest, timeseries_pb2.WritePointsResponse]
 WRITE_POINTS = Write(
-    timeseries_pb2.WritePointsResponse, by_measurement, _write_points, _answer_points
+    timeseries_pb2.WritePointsResponse,
+    by_measurement,
+    one_entry_each(_write_points),
+    answer_each(_answer_points),
 )
 
 
 # Reads
 
 
-def query_of(request: timeseries_pb2.QueryRequest) -> Query:
+def parse_query(request: timeseries_pb2.QueryRequest) -> Query:
     """Return the query that a request means."""
     function = None
     if request.aggregate:
         if request.aggregate not in _AGGREGATES:
-            raise invalid("QUERY_INVALID", f"there is no aggregate {request.aggregate}")
+            raise invalid(
+                "QUERY_INVALID",
+                f"there is no aggregate {request.aggregate}; they are 1 to {max(_AGGREGATES)}",
+            )
         function = Function[_AGGREGATES[request.aggregate]]
     elif request.window_ns or request.group_by or request.top:
-        raise invalid("QUERY_INVALID", "windows, groups and top are for aggregates")
+        raise invalid("QUERY_INVALID", "window_ns, group_by and top need an aggregate")
     if request.by_series and request.group_by:
-        raise invalid("QUERY_INVALID", "by_series or group_by, not both")
+        raise invalid(
+            "QUERY_INVALID", "both by_series and group_by are given; groups are one or the other"
+        )
     if len(request.group_by) > TAGS_MAX:
-        raise error_of_reason(Reason.QUERY_INVALID, len(request.group_by))
+        what = "the number of group_by"
+        raise error_of_bounds(Reason.QUERY_INVALID, what, len(request.group_by), TAGS_MAX, 0)
     is_apart = function is None or request.by_series
     query = Query(
         request.measurement,
         check_name(request.field),
         request.from_ns,
         request.to_ns,
-        matchers_of(request.matchers),
+        parse_matchers(request.matchers),
         function,
         request.window_ns,
         percent=request.parameter if function is Function.PERCENTILE else 0.0,
@@ -232,26 +293,21 @@ def query_of(request: timeseries_pb2.QueryRequest) -> Query:
     )
     wrong = query.invalid()
     if wrong is not None:
-        raise error_of_reason(Reason.QUERY_INVALID, wrong)
+        raise invalid("QUERY_INVALID", wrong)
     return query
 
 
 def _query(
-    view: View,
-    namespace: str,
-    request: timeseries_pb2.QueryRequest,
-    answer: timeseries_pb2.QueryResponse,
-) -> Awaitable[None]:
-    query = query_of(request)
+    view: View, namespace: str
+) -> Look[timeseries_pb2.QueryRequest, timeseries_pb2.QueryResponse]:
+    async def run(query: Query, answer: timeseries_pb2.QueryResponse) -> None:
+        def pack(found: Found) -> bytes:
+            message = timeseries_pb2.QueryResponse(scanned_count=found.scanned_count)
+            for row in found.rows:
+                columns = ((query.field, row.values),)
+                message.groups.append(pack_points(dict(row.tags), row.times, columns))
+            return bytes(message.SerializeToString())
 
-    def pack(found: Found) -> bytes:
-        message = timeseries_pb2.QueryResponse(scanned_count=found.scanned_count)
-        for row in found.rows:
-            columns = ((query.field, row.values),)
-            message.groups.append(pack_points(dict(row.tags), row.times, columns))
-        return bytes(message.SerializeToString())
-
-    async def run() -> None:
         data, tier, index = await view.edge.series_reads.query(view, namespace, query, pack)
         answer.MergeFromString(data)
         answer.header.applied_index = index
@@ -259,36 +315,38 @@ def _query(
             answer.header.cost.scanned = answer.scanned_count
             answer.header.cost.tier = tier
 
-    return run()
+    return lambda request, answer: run(parse_query(request), answer)
 
 
 def _list_series(
-    view: View,
-    namespace: str,
-    request: timeseries_pb2.ListSeriesRequest,
-    answer: timeseries_pb2.ListSeriesResponse,
-) -> Awaitable[None]:
-    limit = request.page_size or LIST_SERIES_DEFAULT
-    if limit > LIST_SERIES_MAX:
-        raise error_of_reason(Reason.LIMIT_INVALID, limit)
-    after, matchers = _after(request.page_token), matchers_of(request.matchers)
-
+    view: View, namespace: str
+) -> Look[timeseries_pb2.ListSeriesRequest, timeseries_pb2.ListSeriesResponse]:
     def pack(names: Iterable[bytes]) -> bytes:
         message = timeseries_pb2.ListSeriesResponse()
         for name in names:
             message.series.add(tags=dict(parse_series(name).tags))
         return bytes(message.SerializeToString())
 
-    async def run() -> None:
-        data, last, index = await view.edge.series_reads.series(
-            view, namespace, request.measurement, matchers, after, limit, pack
-        )
-        answer.MergeFromString(data)
-        answer.header.applied_index = index
-        if last is not None:
-            answer.next_page_token = TOKEN_VERSION + U64.pack(last)
+    def look(
+        request: timeseries_pb2.ListSeriesRequest, answer: timeseries_pb2.ListSeriesResponse
+    ) -> Awaitable[None]:
+        limit = request.page_size or LIST_SERIES_DEFAULT
+        if limit > LIST_SERIES_MAX:
+            raise error_of_bounds(Reason.LIMIT_INVALID, "page_size", limit, LIST_SERIES_MAX)
+        after, matchers = _after(request.page_token), parse_matchers(request.matchers)
 
-    return run()
+        async def run() -> None:
+            data, last, index = await view.edge.series_reads.series(
+                view, namespace, request.measurement, matchers, after, limit, pack
+            )
+            answer.MergeFromString(data)
+            answer.header.applied_index = index
+            if last is not None:
+                answer.next_page_token = TOKEN_VERSION + U64.pack(last)
+
+        return run()
+
+    return look
 
 
 def _after(token: bytes) -> int:
@@ -300,18 +358,21 @@ def _after(token: bytes) -> int:
 
 
 def _get_measurement(
-    view: View,
-    namespace: str,
-    request: timeseries_pb2.GetMeasurementRequest,
-    answer: timeseries_pb2.GetMeasurementResponse,
-) -> None:
-    found = find_measurement(view.projections.series, namespace, request.measurement)
-    if isinstance(found, Refused):
-        raise error_of_refusal(found)
-    put_measurement(answer.measurement, namespace, describe_measurement(found))
+    view: View, namespace: str
+) -> Look[timeseries_pb2.GetMeasurementRequest, timeseries_pb2.GetMeasurementResponse]:
+    def look(
+        request: timeseries_pb2.GetMeasurementRequest,
+        answer: timeseries_pb2.GetMeasurementResponse,
+    ) -> None:
+        found = find_measurement(view.projections.series, namespace, request.measurement)
+        if isinstance(found, Refused):
+            raise error_of_refusal(found)
+        fill_measurement(answer.measurement, namespace, describe_measurement(found))
+
+    return look
 
 
-def put_measurement(
+def fill_measurement(
     target: timeseries_pb2.MeasurementInfo, namespace: str, info: MeasurementInfo
 ) -> None:
     """Show a measurement."""
@@ -346,63 +407,26 @@ GET_MEASUREMENT = Read(timeseries_pb2.GetMeasurementResponse, by_measurement, _g
 LIST_SERIES = Read(timeseries_pb2.ListSeriesResponse, by_measurement, _list_series)
 QUERY = Read(timeseries_pb2.QueryResponse, by_measurement, _query)
 
+OPERATIONS: Operations = {
+    "create_measurement": CREATE,
+    "configure_measurement": CONFIGURE,
+    "get_measurement": GET_MEASUREMENT,
+    "write_points": WRITE_POINTS,
+    "list_series": LIST_SERIES,
+    "query": QUERY,
+    "set_rule": SET_RULE,
+    "delete_rule": DELETE_RULE,
+}
+
 
 # Timeseries
 
 
 class TimeSeriesService:
-    """See ``timeseries.proto``."""
+    """What ``OPERATIONS`` lacks of ``timeseries.proto``."""
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
-
-    async def create_measurement(
-        self, request: timeseries_pb2.CreateMeasurementRequest, call: Call
-    ) -> timeseries_pb2.CreateMeasurementResponse:
-        """Create a measurement."""
-        return await run_write(self._edge, CREATE, request, call)
-
-    async def configure_measurement(
-        self, request: timeseries_pb2.ConfigureMeasurementRequest, call: Call
-    ) -> timeseries_pb2.ConfigureMeasurementResponse:
-        """Replace the settings of a measurement."""
-        return await run_write(self._edge, CONFIGURE, request, call)
-
-    async def get_measurement(
-        self, request: timeseries_pb2.GetMeasurementRequest, call: Call
-    ) -> timeseries_pb2.GetMeasurementResponse:
-        """Show a measurement."""
-        return await run_read(self._edge, GET_MEASUREMENT, request, call)
-
-    async def write_points(
-        self, request: timeseries_pb2.WritePointsRequest, call: Call
-    ) -> timeseries_pb2.WritePointsResponse:
-        """Write points."""
-        return await run_write(self._edge, WRITE_POINTS, request, call)
-
-    async def list_series(
-        self, request: timeseries_pb2.ListSeriesRequest, call: Call
-    ) -> timeseries_pb2.ListSeriesResponse:
-        """List series that match, a page of them."""
-        return await run_read(self._edge, LIST_SERIES, request, call)
-
-    async def query(
-        self, request: timeseries_pb2.QueryRequest, call: Call
-    ) -> timeseries_pb2.QueryResponse:
-        """Ask for points or aggregates."""
-        return await run_read(self._edge, QUERY, request, call)
-
-    async def set_rule(
-        self, request: timeseries_pb2.SetRuleRequest, call: Call
-    ) -> timeseries_pb2.SetRuleResponse:
-        """Set a downsampling rule."""
-        return await run_write(self._edge, SET_RULE, request, call)
-
-    async def delete_rule(
-        self, request: timeseries_pb2.DeleteRuleRequest, call: Call
-    ) -> timeseries_pb2.DeleteRuleResponse:
-        """Delete a downsampling rule."""
-        return await run_write(self._edge, DELETE_RULE, request, call)
 
     # In several entries
 
@@ -412,7 +436,7 @@ class TimeSeriesService:
         """Delete points, or series, that match."""
         answer = timeseries_pb2.DeletePointsResponse()
         answer.series_count = await self._until_done(
-            request, call, answer, lambda after: delete_of(request, after)
+            request, call, answer, lambda after: parse_delete(request, after)
         )
         return answer
 
@@ -429,17 +453,17 @@ class TimeSeriesService:
     async def _until_done(
         self, request: Any, call: Call, answer: Any, command_of: Callable[[int], Command]
     ) -> int:
-        """Propose commands until one says that nothing is left; return how many series it were.
+        """Propose commands until one says that nothing is left; return the number of series.
 
-        ``command_of`` gets what the one before said about where to go on.
+        ``command_of`` is given where the last one stopped.
         """
         edge, options = self._edge, write_options(request)
-        shard = edge.shard_of_all(by_measurement(request))
+        shard = edge.find_shard(check_name(request.measurement).encode())
         namespace, session = namespace_of(request.namespace), session_of(options)
         count = after = 0
         while True:
             draft = encode_command(command_of(after), namespace, session)
-            written = await edge.write(shard, checked(draft), options, call)
+            written = await edge.write(shard, [checked(draft)], options, call)
             result = written.results[0]
             try:
                 done = applied(result)
@@ -447,7 +471,7 @@ class TimeSeriesService:
                 if not count and not after:
                     raise
                 return count  # somebody else has deleted what was left of the measurement
-            put_header(answer.header, shard, written.first_index, result)
+            fill_header(answer.header, shard, written.first_index, result)
             if written.cost is not None:
                 answer.header.cost.CopyFrom(written.cost)
             count += done.number
@@ -474,7 +498,7 @@ class TimeSeriesService:
             )
             for name in names[:limit]:
                 info = describe_measurement(room.measurements[name])
-                put_measurement(answer.measurements.add(), namespace, info)
+                fill_measurement(answer.measurements.add(), namespace, info)
             return len(names) > limit
 
         listed: timeseries_pb2.ListMeasurementsResponse = await list_by_name(

@@ -11,7 +11,7 @@ nothing more; a read at a later index moves it forward.
   state is kept for the next attempt.
 * The log is not trimmed under a build (``needed_from``).
 * A caller that asks what entries did, rather than what the state was, passes the first of them
-  (``told_from``): the state then has replayed these entries itself, and has notes on them as far
+  (``notes_from``): the state then has replayed these entries itself, and has notes on them as far
   back as notes are kept.
 * The index is applied here, so it is committed. Before the oldest snapshot, if the log does not
   reach back to its start, a state cannot be built: COMPACTED, with the first index that can be
@@ -47,14 +47,14 @@ from onelog.snapshot.errors import LogGap, NoSnapshot, StateMismatch
 from onelog.snapshot.offline import LastRecords
 from onelog.snapshot.past import PastState, start_past
 from onelog.ual.entry import Entry
-from onelog.ual.errors import CorruptFile, IndexDropped
+from onelog.ual.errors import IndexDropped
 from onelog.ual.files import DiskFiles, Files
 from onelog.ual.log import Log
 from onelog.ual.manifest import SnapshotRecord
 
 SLICE_S = 0.002
 PAUSE_S = 0.001
-DISPOSE_ITEMS = 512  # between two looks at the clock
+DISPOSE_ITEMS = 512  # between two checks of the clock
 
 
 class BuildCancelled(Exception):
@@ -92,7 +92,7 @@ class PastBuild:
     snapshots: tuple[SnapshotRecord, ...]  # at or below the index, oldest first
     log: Log
     index: int
-    # The state to go on from; made from a snapshot if there is none. Also what was interrupted.
+    # The state to continue from; made from a snapshot if there is none. Also what was interrupted.
     state: PastState | None = None
     pace: Pace = field(default_factory=Pace)
 
@@ -126,7 +126,7 @@ class PastBuild:
 
 
 def dispose(projections: Projections, pace: Pace) -> None:
-    """Empty a state that nobody looks at any more: keys are what there may be millions of."""
+    """Empty a state that nobody reads any more: it may have millions of keys."""
     for store in projections.kv.stores.values():
         records = store.records
         while records:
@@ -137,7 +137,7 @@ def dispose(projections: Projections, pace: Pace) -> None:
 
 # As of
 
-# What whoever is refused should wait: a build takes about a second per 100,000 keys.
+# How long a refused caller should wait: a build takes about a second per 100,000 keys.
 RETRY_S = 1.0
 
 _log = logging.getLogger("onelog.node.as_of")
@@ -153,7 +153,7 @@ class AsOfConfig:
     builds_max: int = 1
     # Of all states together; a shard that holds more has no past but its keys' own.
     memory_bytes_max: int = 256 << 20
-    # A state that nobody has read for so long is dropped.
+    # A state that nobody has read for this long is dropped.
     idle_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -194,8 +194,8 @@ class _Kept:
     def is_held(self) -> bool:
         return self._build.waiters > 0 or (self._past is not None and self._past() is not None)
 
-    def tells(self, told_from: int | None) -> bool:
-        return told_from is None or self.state.base_index < told_from
+    def has_notes(self, notes_from: int | None) -> bool:
+        return notes_from is None or self.state.base_index < notes_from
 
     def hold(self) -> Past:
         past = None if self._past is None else self._past()
@@ -248,9 +248,9 @@ class PastStates:
         return min(needed, default=None)
 
     async def at(
-        self, number: int, index: int, deadline_s: float, told_from: int | None = None
+        self, number: int, index: int, deadline_s: float, notes_from: int | None = None
     ) -> Past:
-        """Return the state of a shard right behind an index; it has replayed ``told_from`` on."""
+        """Return the state of a shard right behind an index; it has replayed ``notes_from`` on."""
         shard = self._drivers[number].shard
         if index > shard.log.applied_index:
             raise error_of_reason(Reason.INDEX_IN_FUTURE, shard.log.applied_index)
@@ -258,21 +258,23 @@ class PastStates:
         async with asyncio.timeout(max(0.0, deadline_s - self._clock.now_s())):
             while True:
                 if self._is_closed:
-                    raise Unavailable("this node is shutting down", reason="STOPPING")
+                    raise Unavailable(
+                        "this node is shutting down", reason="STOPPING", retry_after_s=RETRY_S
+                    )
                 kept = self._kept.get((number, index))
-                if kept is not None and kept.tells(told_from):
+                if kept is not None and kept.has_notes(notes_from):
                     kept.used_s = self._clock.now_s()
                     return kept.hold()
                 build = self._builds.get((number, index))
                 if build is None:
-                    build = self._begin(number, shard, index, told_from)
+                    build = self._begin(number, shard, index, notes_from)
                 try:
                     await self._wait(build)
                 except BuildCancelled:
                     continue  # by those who waited before
 
     async def close(self) -> None:
-        """Stop what is being built and let go of everything; may be called again."""
+        """Cancel the builds and drop all states; may be called again."""
         self._is_closed = True
         for build in self._builds.values():
             build.work.pace.is_cancelled = True
@@ -295,7 +297,7 @@ class PastStates:
             if not build.waiters:
                 build.work.pace.is_cancelled = True
 
-    def _begin(self, number: int, shard: Shard, index: int, told_from: int | None) -> _Build:
+    def _begin(self, number: int, shard: Shard, index: int, notes_from: int | None) -> _Build:
         config, store = self.config, shard.snapshots
         if len(self._builds) >= config.builds_max:
             raise self._too_many(config.builds_max, "are being built")
@@ -307,13 +309,13 @@ class PastStates:
                 reason="PAST_TOO_LARGE",
                 metadata={"limit": str(config.memory_bytes_max)},
             )
-        last = index if told_from is None else min(index, told_from - 1)
+        last = index if notes_from is None else min(index, notes_from - 1)
         snapshots = tuple(each for each in store.records if each.index <= last)
         if not snapshots and shard.log.first_index > 1:
             raise _compacted(shard, index)
         self._give_way(number, index)
         above = snapshots[-1].index if snapshots else 0
-        base = self._take_nearest(number, index, above, shard, told_from)
+        base = self._take_nearest(number, index, above, shard, notes_from)
         if not self._make_room(size):
             if base is not None:
                 self._dispose(base)
@@ -348,13 +350,11 @@ class PastStates:
             error = cancelled
         except (LogGap, NoSnapshot, IndexDropped):
             error = _compacted(shard, work.index)
-        except Exception as other:  # noqa: BLE001 - the root of a task: told to those who wait
+        except Exception as other:  # noqa: BLE001 - the root of a task: raised to those who wait
             self.failed += 1
             error = other
             if isinstance(other, StateMismatch):
                 _log.critical("shard %d: %s", work.shard, other)
-            elif isinstance(other, CorruptFile):
-                shard.shipping.note_damage(other)
         del self._builds[key]
         if work.state is not None and (error is None or isinstance(error, BuildCancelled)):
             self._keep(work.shard, work.state, size, build)
@@ -383,7 +383,7 @@ class PastStates:
         self._dispose(self._kept.pop((number, index)).state)
 
     def _take_nearest(
-        self, number: int, index: int, above: int, shard: Shard, told_from: int | None
+        self, number: int, index: int, above: int, shard: Shard, notes_from: int | None
     ) -> PastState | None:
         """Take the state from which it is the shortest way to an index, if it beats a snapshot."""
         found = [
@@ -391,7 +391,7 @@ class PastStates:
             for key, each in self._kept.items()
             if key[0] == number
             and max(above, shard.log.first_index - 1) <= key[1] <= index
-            and each.tells(told_from)
+            and each.has_notes(notes_from)
             and not each.is_held
         ]
         return self._kept.pop(max(found)).state if found else None

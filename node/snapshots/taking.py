@@ -1,4 +1,4 @@
-"""Taking snapshots of running shards: one build at a time in this process, whoever asks for it.
+"""Taking snapshots of running shards: one build at a time in this process.
 
 The builder is another process (snapshot/builder_process.py). Starting it, waiting for it and
 cleaning up behind it happen on a thread: a process that held gigabytes takes a while to go, and no
@@ -22,7 +22,7 @@ from onelog.node.replica.driver import ShardDriver
 from onelog.node.replica.shard import NodeClock
 from onelog.snapshot.build import BuildRequest, BuildResult, Capture, plan_build
 from onelog.snapshot.builder_process import TIMEOUT_S, BuilderProcess
-from onelog.snapshot.errors import StateMismatch
+from onelog.snapshot.errors import BuilderFailed, StateMismatch
 from onelog.snapshot.format import parse_snapshot_name
 from onelog.ual.errors import LogFailed, UalError
 from onelog.ual.files import DiskFiles, Files
@@ -47,7 +47,7 @@ class BuilderLimits:
 
 @dataclass(slots=True)
 class SnapshotReport:
-    """How it went with the snapshots of one shard since the process started."""
+    """The outcome of snapshot builds of one shard since the process started."""
 
     taken: int = 0
     taken_s: float | None = None  # when the last one was accepted, by the node's clock
@@ -83,7 +83,7 @@ class Snapshots:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
 
     def report(self, shard: int) -> SnapshotReport:
-        """Return how it goes with the snapshots of a shard."""
+        """Return the report on the snapshots of a shard."""
         return self._reports.setdefault(shard, SnapshotReport())
 
     async def take(self, driver: ShardDriver) -> SnapshotRecord:
@@ -101,6 +101,8 @@ class Snapshots:
                 report.failures += 1
                 report.failed_s = self._clock.now_s()
                 report.failure = str(error)
+                if isinstance(error, BuilderFailed) and error.damage is not None:
+                    driver.shard.log.segments.report(error.damage)
                 if isinstance(error, StateMismatch):
                     report.mismatch = str(error)
                     _log.critical("shard %d: %s", driver.number, error)
@@ -154,7 +156,7 @@ class Snapshots:
         return result
 
     async def _run(self, request: BuildRequest) -> BuildResult:
-        """Wait for a builder; it is stopped with whoever waits, and leaves nothing behind."""
+        """Wait for a builder; it is stopped when this is cancelled, and leaves nothing behind."""
         stop_read, stop_write = os.pipe()
         loop = asyncio.get_running_loop()
         building = loop.run_in_executor(self._thread, self._work, request, stop_read)

@@ -22,7 +22,7 @@ previous value, which is included if the state still has it.
   that it refers to is elsewhere in the log. Consumer groups have no events: their progress is a
   key.
 
-``Happening.size`` is an upper bound for the bytes of an event in a message: pages and the buffers
+``Event.size`` is an upper bound for the bytes of an event in a message: pages and the buffers
 of watchers are bounded by it. A new model adds its function to ``MAKERS``, by the owner of its
 entries.
 """
@@ -30,10 +30,8 @@ entries.
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
-from crc32c import crc32c
-
 from onelog.errors import OutOfRange
-from onelog.node.edge.messages import pack_runs, put_item, put_record
+from onelog.node.edge.messages import fill_item, fill_record, pack_runs
 from onelog.projections.codec import read_prefix
 from onelog.projections.kv.changes import Change
 from onelog.projections.kv.commands import (
@@ -59,10 +57,12 @@ from onelog.projections.stream.commands import (
     SESSION_SIZE,
     TYPE_APPEND,
     TYPE_DEAD_LETTER,
+    TYPE_TRIM_TO,
+    choose_partition,
     open_append,
 )
 from onelog.projections.stream.operations import DUPLICATE
-from onelog.projections.stream.reads import Record, estimate_size, letter_headers
+from onelog.projections.stream.reads import Record, Shape, estimate_size, letter_headers
 from onelog.projections.system.commands import TYPE_EXPIRE, Expire
 from onelog.projections.system.commands import decode_command as decode_system
 from onelog.projections.timeseries.commands import (
@@ -96,7 +96,7 @@ from onelog.v1 import pipeline_pb2, stream_pb2
 EVENT_OVERHEAD = 200
 
 
-class Happening:
+class Event:
     """One event, before it is matched to watchers. Subclasses fill in their model's part."""
 
     __slots__ = ("index", "name", "namespace", "owner", "size", "timestamp_ns")
@@ -110,29 +110,29 @@ class Happening:
         self.name = name
         self.size = EVENT_OVERHEAD + len(namespace) + len(name) + size
 
-    def put(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:
+    def fill(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:
         """Write the event."""
         event.index = self.index
         event.timestamp_ns = self.timestamp_ns
         event.namespace = self.namespace
-        self.put_own(event, with_previous=with_previous)
+        self.fill_own(event, with_previous=with_previous)
 
     def settle(self, *, with_previous: bool) -> bool:  # noqa: ARG002
         """Look up the previous value and drop the state; False if the state has forgotten it."""
         return True
 
-    def put_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:
+    def fill_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:
         """Write the part of the model."""
         raise NotImplementedError
 
 
-# Events queue
+# Queues
 
 ID_SIZE_MAX = 10  # of a message's id, where it is sent
 
 
-class QueueHappening(Happening):
-    """Something happened to a queue, or to messages of it."""
+class QueueEvent(Event):
+    """An event of a queue or of its messages."""
 
     __slots__ = ("_ids", "_kind", "_queue")
 
@@ -144,29 +144,29 @@ class QueueHappening(Happening):
         self._kind = kind
         self._ids = ids
 
-    def put_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:  # noqa: ARG002
-        """See ``Happening``."""
+    def fill_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:  # noqa: ARG002
+        """See ``Event``."""
         event.queue.queue = self._queue
         event.queue.kind = int(self._kind)  # type: ignore[assignment]  # the same numbers
         event.queue.message_ids.extend(self._ids)
 
 
-def queue_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
+def queue_events(projections: Projections, entry: Entry) -> Iterable[Event]:
     """Return what an entry of the queue model did."""
     notes = find_notes(projections.queue.changes, entry)
     if notes is None:
         raise _compacted(projections, entry)
-    return [_happening(projections, entry, note) for note in notes]
+    return [_make_event(projections, entry, note) for note in notes]
 
 
-def expiry_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
+def expiry_events(projections: Projections, entry: Entry) -> Iterable[Event]:
     """Return what an expiry did to messages: leases, delays and lifetimes that ended."""
     notes = find_notes(projections.queue.changes, entry)
     if notes is None:
         if _concerns_queues(entry):
             raise _compacted(projections, entry)
         return ()
-    return [_happening(projections, entry, note) for note in notes]
+    return [_make_event(projections, entry, note) for note in notes]
 
 
 def _concerns_queues(entry: Entry) -> bool:
@@ -176,11 +176,11 @@ def _concerns_queues(entry: Entry) -> bool:
     return any(owner == OWNER_QUEUE for owner, _ in command.ids)
 
 
-def _happening(projections: Projections, entry: Entry, note: Note) -> QueueHappening:
+def _make_event(projections: Projections, entry: Entry, note: Note) -> QueueEvent:
     name = projections.queue.find_name(note.queue)
     if name is None:
         raise _compacted(projections, entry)
-    return QueueHappening(entry, *name, note.kind, note.ids)
+    return QueueEvent(entry, *name, note.kind, note.ids)
 
 
 def _compacted(projections: Projections, entry: Entry) -> OutOfRange:
@@ -192,7 +192,7 @@ def _compacted(projections: Projections, entry: Entry) -> OutOfRange:
     )
 
 
-# Events series
+# Time series
 
 _KINDS: dict[type, "pipeline_pb2.SeriesEvent.Kind"] = {
     CreateMeasurement: pipeline_pb2.SeriesEvent.CREATED,
@@ -205,8 +205,8 @@ _KINDS: dict[type, "pipeline_pb2.SeriesEvent.Kind"] = {
 }
 
 
-class SeriesHappening(Happening):
-    """Something happened to a measurement."""
+class SeriesEvent(Event):
+    """An event of a measurement."""
 
     __slots__ = ("_data",)
 
@@ -215,12 +215,12 @@ class SeriesHappening(Happening):
         name = event.measurement.encode()
         super().__init__(entry, OWNER_TIMESERIES, namespace, name, len(self._data))
 
-    def put_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:  # noqa: ARG002
-        """See ``Happening``."""
+    def fill_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:  # noqa: ARG002
+        """See ``Event``."""
         event.series.MergeFromString(self._data)
 
 
-def series_events(_projections: Projections, entry: Entry) -> Iterable[Happening]:
+def series_events(_projections: Projections, entry: Entry) -> Iterable[Event]:
     """Return what an entry did to series."""
     prefix, reader = read_prefix(entry.plain_payload())
     command = decode_command(entry.entry_type & 0xFF, reader)
@@ -241,10 +241,10 @@ def series_events(_projections: Projections, entry: Entry) -> Iterable[Happening
             event = pipeline_pb2.SeriesEvent(
                 measurement=command.measurement, kind=_KINDS[type(command)]
             )
-            return (SeriesHappening(entry, prefix.namespace, event),)
+            return (SeriesEvent(entry, prefix.namespace, event),)
 
 
-def _written(entry: Entry, namespace: str, runs: Iterable[Run]) -> list[Happening]:
+def _written(entry: Entry, namespace: str, runs: Iterable[Run]) -> list[Event]:
     """Return one event for each measurement that points were written to."""
     events: dict[str, pipeline_pb2.SeriesEvent] = {}
     for measurement, points in pack_runs(runs):
@@ -254,10 +254,10 @@ def _written(entry: Entry, namespace: str, runs: Iterable[Run]) -> list[Happenin
                 measurement=measurement, kind=pipeline_pb2.SeriesEvent.WRITTEN
             )
         event.points.append(points)
-    return [SeriesHappening(entry, namespace, event) for event in events.values()]
+    return [SeriesEvent(entry, namespace, event) for event in events.values()]
 
 
-# Events stream
+# Streams
 
 _Kind = pipeline_pb2.StreamEvent
 APPENDED, DELETED = _Kind.APPENDED, _Kind.DELETED
@@ -267,11 +267,12 @@ _EVENTS_STREAM_KINDS: dict[type[Any], "pipeline_pb2.StreamEvent.Kind"] = {
     commands.Delete: _Kind.DELETED,
     commands.Trim: _Kind.TRIMMED,
 }
-_QUIET_FROM = OWNER_STREAM << 8 | 0x07  # groups, apart from dead letters
+_QUIET_FROM = OWNER_STREAM << 8 | 0x07  # groups
+_LOUD = frozenset((TYPE_DEAD_LETTER, TYPE_TRIM_TO))  # after these, and not of groups
 
 
-class StreamHappening(Happening):
-    """A stream was changed, or has one more record."""
+class StreamEvent(Event):
+    """An event of a stream: a change of it, or a new record."""
 
     __slots__ = ("_message", "is_letter", "kind", "record")
 
@@ -291,16 +292,16 @@ class StreamHappening(Happening):
         self._message: stream_pb2.Record | None = None
 
     def message(self) -> stream_pb2.Record:
-        """Return the record as it is sent: made once, however many are told."""
+        """Return the record as it is sent: made once for all watchers."""
         found = self._message
         if found is None:
             assert self.record is not None
             found = self._message = stream_pb2.Record()
-            put_record(found, self.record, self.name.decode())
+            fill_record(found, self.record, self.name.decode())
         return found
 
-    def put_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:  # noqa: ARG002
-        """See ``Happening``."""
+    def fill_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:  # noqa: ARG002
+        """See ``Event``."""
         event.stream.stream = self.name.decode()
         event.stream.kind = self.kind
         if self.record is not None:
@@ -312,11 +313,11 @@ def is_repetition(entry: Entry, result: Result) -> bool:
     return entry.entry_type == TYPE_APPEND and getattr(result, "value", None) == DUPLICATE
 
 
-def stream_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
+def stream_events(projections: Projections, entry: Entry) -> Iterable[Event]:
     """Return what an entry did to a stream."""
     if entry.entry_type == TYPE_APPEND:
         return (_appended(projections, entry),)
-    if entry.entry_type >= _QUIET_FROM and entry.entry_type != TYPE_DEAD_LETTER:
+    if entry.entry_type >= _QUIET_FROM and entry.entry_type not in _LOUD:
         return ()
     prefix, reader = read_prefix(entry.plain_payload())
     command: Any = commands.decode_command(entry.entry_type & 0xFF, reader)
@@ -327,19 +328,19 @@ def stream_events(projections: Projections, entry: Entry) -> Iterable[Happening]
     )
     if entry.entry_type == TYPE_DEAD_LETTER:
         name, kind = command.target, APPENDED
-        stream_id, count = _shape(projections, namespace, name, entry)
-        headers = letter_headers(command, _name_of(projections, command.source_id, entry))
+        stream_id, count, _ = _shape(projections, namespace, name, entry)
+        headers = letter_headers(command, _find_name(projections, command.source_id, entry))
         times = entry.index, entry.timestamp_ns
         number = command.partition % count
         record = Record(stream_id, number, *times, b"", None, headers, None, command)
-    elif isinstance(command, commands.Retain):
-        name = _name_of(projections, command.stream_id, entry)
+    elif isinstance(command, commands.Retain | commands.TrimTo):
+        name = _find_name(projections, command.stream_id, entry)
     else:
         name = command.stream
-    return (StreamHappening(entry, namespace, name.encode(), kind, record),)
+    return (StreamEvent(entry, namespace, name.encode(), kind, record),)
 
 
-def _appended(projections: Projections, entry: Entry) -> StreamHappening:
+def _appended(projections: Projections, entry: Entry) -> StreamEvent:
     """Return the event of a record; runs for each one while somebody watches."""
     index, payload = entry.index, entry.payload
     if entry.flags & FLAG_ZSTD:
@@ -349,25 +350,25 @@ def _appended(projections: Projections, entry: Entry) -> StreamHappening:
     options_at = namespace_end + (SESSION_SIZE if payload[1] else 0)
     name_end = options_at + 2 + payload[options_at + 1]
     name = payload[options_at + 2 : name_end]
-    stream_id, count = _shape(projections, namespace, name.decode(), entry)
+    stream_id, count, key_hash = _shape(projections, namespace, name.decode(), entry)
     key, tag, headers, value = open_append(payload)
     if payload[options_at] & OPTION_PARTITION:
         number = payload[name_end]
     else:
-        number = (index if key is None else crc32c(key)) % count
+        number = choose_partition(key, index, count, key_hash)
     record = Record(stream_id, number, index, entry.timestamp_ns, value, key, headers, tag)
-    return StreamHappening(entry, namespace, name, APPENDED, record)
+    return StreamEvent(entry, namespace, name, APPENDED, record)
 
 
-def _shape(projections: Projections, namespace: str, name: str, entry: Entry) -> tuple[int, int]:
-    """Return id and partitions of the stream that had a name when an entry was applied."""
+def _shape(projections: Projections, namespace: str, name: str, entry: Entry) -> Shape:
+    """Return what places records in the stream that had a name when an entry was applied."""
     found = projections.stream.shape_at(namespace, name, entry.index)
     if found is None:
         raise _events_stream_compacted(entry)
     return found
 
 
-def _name_of(projections: Projections, stream_id: int, entry: Entry) -> str:
+def _find_name(projections: Projections, stream_id: int, entry: Entry) -> str:
     """Return the name of a stream that was there when an entry was applied."""
     name = projections.stream.find_name(stream_id)
     if name is None:
@@ -383,7 +384,7 @@ def _events_stream_compacted(entry: Entry) -> OutOfRange:
     )
 
 
-# Events
+# Keys, and all models
 
 # Operations on keys that write no version.
 _QUIET = frozenset(
@@ -391,8 +392,8 @@ _QUIET = frozenset(
 )
 
 
-class KeyHappening(Happening):
-    """A key got a version, or went."""
+class KeyEvent(Event):
+    """An event of a key: a new version, or its deletion."""
 
     __slots__ = ("_change", "_previous", "_projections")
 
@@ -404,7 +405,7 @@ class KeyHappening(Happening):
         self._previous: KeyValue | None = None
 
     def settle(self, *, with_previous: bool) -> bool:
-        """See ``Happening``."""
+        """See ``Event``."""
         projections, change = self._projections, self._change
         if projections is None:
             return True
@@ -419,8 +420,8 @@ class KeyHappening(Happening):
         self._projections = None
         return True
 
-    def put_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:
-        """See ``Happening``."""
+    def fill_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:
+        """See ``Event``."""
         change, target = self._change, event.key
         target.key = change.key
         if change.value is not None:
@@ -431,17 +432,17 @@ class KeyHappening(Happening):
         if with_previous:
             self.settle(with_previous=True)
             if self._previous is not None:
-                put_item(target.previous, self._previous)
+                fill_item(target.previous, self._previous)
 
 
 def _is_forgotten(found: object) -> bool:
     return isinstance(found, Refused) and found.reason is Reason.COMPACTED
 
 
-Maker = Callable[[Projections, Entry], Iterable[Happening]]
+Maker = Callable[[Projections, Entry], Iterable[Event]]
 
 
-def _key_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
+def _key_events(projections: Projections, entry: Entry) -> Iterable[Event]:
     """Return what puts did; everything else that is done to keys was noted."""
     if entry.entry_type not in SELF_DESCRIBING_TYPES:
         return ()
@@ -452,7 +453,7 @@ def _key_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
     for put in puts:
         expires_ns = 0 if put.ttl_ns is None else deadline(entry.timestamp_ns, put.ttl_ns)
         changes[put.key] = Change(prefix.namespace, put.key, put.value, expires_ns, put.lease or 0)
-    return [KeyHappening(entry, change, projections) for change in changes.values()]
+    return [KeyEvent(entry, change, projections) for change in changes.values()]
 
 
 MAKERS: dict[int, Maker] = {
@@ -463,9 +464,9 @@ MAKERS: dict[int, Maker] = {
 }
 
 
-def events_of(projections: Projections, entry: Entry, owners: Container[int]) -> list[Happening]:
+def make_events(projections: Projections, entry: Entry, owners: Container[int]) -> list[Event]:
     """Return what an entry did that took effect, to the models that somebody wants to hear of."""
-    found: list[Happening] = []
+    found: list[Event] = []
     maker = MAKERS.get(entry.owner) if entry.owner in owners else None
     if maker is not None:
         found += maker(projections, entry)
@@ -480,7 +481,7 @@ def events_of(projections: Projections, entry: Entry, owners: Container[int]) ->
                 metadata={"first_index": str(changes.complete_from)},
             )
         for change in changes.get(entry.index):
-            found.append(KeyHappening(entry, change, projections))
+            found.append(KeyEvent(entry, change, projections))
     return found
 
 

@@ -6,7 +6,7 @@ the log. A tail of streams is a feed as well, which reads the log in its own way
 (node/services/stream_tail.py).
 
 What the log holds and the live state has forgotten is asked of a state of the past, in a task
-(node/watch/past.py): the other shards of a watcher go on meanwhile.
+(node/watch/past.py): the other shards of a watcher continue meanwhile.
 """
 
 import asyncio
@@ -18,19 +18,20 @@ from typing import Any, Protocol
 from onelog.errors import OutOfRange
 from onelog.node.edge.shards import Edge, invalid, namespace_of
 from onelog.node.edge.waits import Wake
+from onelog.node.public_errors import damaged
 from onelog.node.replica.driver import ShardDriver
-from onelog.node.watch.events import Happening, events_of, took_effect
-from onelog.node.watch.past import PastReader, Told
+from onelog.node.watch.events import Event, make_events, took_effect
+from onelog.node.watch.past import PastEvents, PastReader
 from onelog.projections.result import Result
 from onelog.projections.shard_state import Projections
-from onelog.ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_SYSTEM, Entry
+from onelog.ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_SYSTEM, Entry, Unreadable
 from onelog.ual.errors import IndexDropped
 from onelog.v1 import common_pb2, log_pb2, pipeline_pb2
 
 # What waits for one watcher that does not keep up; beyond it, it reads the log.
 BUFFER_EVENTS_MAX = 1_024
 BUFFER_BYTES_MAX = 1 << 20
-# What one message holds, and one look at the log.
+# What one message holds, and one read of the log.
 PAGE_EVENTS_MAX = 512
 PAGE_BYTES_MAX = 1 << 20
 READ_ENTRIES_MAX = 2_048
@@ -50,7 +51,7 @@ Wanted = tuple[str, int, bytes]
 
 
 class Interest(Protocol):
-    """What somebody wants to hear of."""
+    """Which events a watcher wants."""
 
     exact: Set[Wanted]  # names, of which it may be all events or some
     is_exact: bool  # whether it is about these names only
@@ -61,7 +62,7 @@ class Interest(Protocol):
 
 
 class Filters:
-    """What a watcher wants to hear of."""
+    """The filters of a watcher."""
 
     __slots__ = ("_prefixes", "exact", "is_all", "is_exact", "owners")
 
@@ -86,7 +87,7 @@ class Filters:
         is_any = self.is_all or OWNER_SYSTEM in owners
         self.owners = EVERYBODY if is_any else _OWNERS.setdefault(owners, owners)
 
-    def fits(self, event: Happening) -> bool:
+    def fits(self, event: Event) -> bool:
         """Tell whether the watcher wants an event."""
         if self.is_all:
             return True
@@ -129,11 +130,11 @@ class Page:
 
     def pass_on(self, message: Any, size: int) -> None:
         """Put in what another process has sent."""
-        self.items.extend(self.items_of(message))
+        self.items.extend(self.get_items(message))
         self.size += size
 
     @staticmethod
-    def items_of(message: Any) -> Any:
+    def get_items(message: Any) -> Any:
         """Return what a message of another process holds."""
         raise NotImplementedError
 
@@ -146,15 +147,15 @@ class EventPage(Page):
         super().__init__(message, message.events)
         self._with_previous = with_previous
 
-    def add(self, shard: int, event: Happening) -> None:
+    def add(self, shard: int, event: Event) -> None:
         """See ``Page``."""
         target = self.items.add()
         target.shard = shard
-        event.put(target, with_previous=self._with_previous)
+        event.fill(target, with_previous=self._with_previous)
         self.size += event.size
 
     @staticmethod
-    def items_of(message: pipeline_pb2.WatchResponse) -> Any:
+    def get_items(message: pipeline_pb2.WatchResponse) -> Any:
         """See ``Page``."""
         return message.events
 
@@ -176,6 +177,11 @@ class Source:
         self._is_scheduled = False
 
     @property
+    def feed_count(self) -> int:
+        """The number of watchers and tails."""
+        return len(self._feeds)
+
+    @property
     def applied_index(self) -> int:
         """The last entry that was applied."""
         return self._shard.log.applied_index
@@ -190,12 +196,12 @@ class Source:
         """The first entry that is kept."""
         return self._shard.log.first_index
 
-    def events_of(self, entry: Entry, owners: frozenset[int]) -> list[Happening]:
+    def make_events(self, entry: Entry, owners: frozenset[int]) -> list[Event]:
         """Return the events of an entry that took effect, of some models."""
-        return events_of(self.projections, entry, owners)
+        return make_events(self.projections, entry, owners)
 
     def add(self, feed: "Feed") -> None:
-        """Take a watcher on."""
+        """Add a watcher."""
         if not self._feeds:
             self.head = self.applied_index
             self._shard.listeners.append(self._on_applied)
@@ -207,7 +213,7 @@ class Source:
             self._others.add(feed)
 
     def remove(self, feed: "Feed") -> None:
-        """Forget a watcher."""
+        """Remove a watcher."""
         if feed not in self._feeds:
             return
         self._feeds.discard(feed)
@@ -222,21 +228,26 @@ class Source:
             self._shard.listeners.remove(self._on_applied)
             self._groups.clear()
 
-    async def read(self, first_index: int) -> tuple[list[Entry], int]:
-        """Return entries that took effect, and up to where that is all."""
+    async def read(self, first_index: int) -> tuple[list[Entry], int, Unreadable | None]:
+        """Return entries that took effect, and up to where that is all.
+
+        That is before what cannot be read, which is returned as well if nothing is before it.
+        """
         log, last_index = self._shard.log, self.applied_index
         if first_index < log.first_index:
             raise IndexDropped(first_index, log.first_index, last_index)
 
-        def read() -> tuple[list[Entry], int]:
+        def read() -> tuple[list[Entry], int, Unreadable | None]:
             entries: list[Entry] = []
             size = 0
-            for entry in log.scan(first_index, last_index, skip_voids=True):
+            for entry in log.scan_readable(first_index, last_index, skip_voids=True):
+                if isinstance(entry, Unreadable):
+                    return entries, entry.first_index - 1, None if entries else entry
                 entries.append(entry)
                 size += len(entry.payload)
                 if len(entries) >= READ_ENTRIES_MAX or size >= PAGE_BYTES_MAX:
-                    return entries, entry.index
-            return entries, last_index
+                    return entries, entry.index, None
+            return entries, last_index, None
 
         return await self._loop.run_in_executor(self.edge.readers, read)
 
@@ -261,7 +272,7 @@ class Source:
         elif live:
             try:
                 self._deliver_all(entries, results, live)
-            except Exception as error:  # noqa: BLE001 - whoever reads the log meets it again
+            except Exception as error:  # noqa: BLE001 - the next reader of the log meets it again
                 _log.error("events of index %d: %s", entries[0].index, error, exc_info=error)
                 for feed in live:
                     feed.fall_behind()
@@ -276,9 +287,9 @@ class Source:
         is_any = OWNER_KV in owners or OWNER_QUEUE in owners
         for entry, result in zip(entries, results, strict=True):
             if (is_any or entry.owner in owners) and took_effect(entry, result):
-                self._deliver(self.events_of(entry, owners))
+                self._deliver(self.make_events(entry, owners))
 
-    def _deliver(self, events: list[Happening]) -> None:
+    def _deliver(self, events: list[Event]) -> None:
         if len(events) == 1 and not self._others:
             # The usual case: an entry makes one event, and tails name their streams exactly.
             event = events[0]
@@ -288,7 +299,7 @@ class Source:
                     if feed.filters.fits(event):
                         feed.take(events)
                 return
-        wanted: dict[Feed, list[Happening]] = {}
+        wanted: dict[Feed, list[Event]] = {}
         for event in events:
             feeds = [feed for feed in self._others if feed.filters.fits(event)]
             if self._exact:
@@ -301,7 +312,7 @@ class Source:
             feed.take(its)
 
 
-def source_of(edge: Edge, shard: int) -> Source:
+def get_source(edge: Edge, shard: int) -> Source:
     """Return the events of a shard of this process, which all who follow it share."""
     found: Source | None = edge.sources.get(shard)
     if found is None:
@@ -339,11 +350,11 @@ class Feed:
         self._wake = wake
         self._cursor = cursor
         self._sent = sent
-        self._buffer: deque[Told] | None = None
+        self._buffer: deque[PastEvents] | None = None
         self._count = self._size = 0
         self._with_previous = with_previous
         self._past: PastReader | None = None
-        self._reading: asyncio.Task[list[Told]] | None = None
+        self._reading: asyncio.Task[list[PastEvents]] | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -364,8 +375,8 @@ class Feed:
         target.index = self._cursor
         target.events_sent = self._sent
 
-    def take(self, events: list[Happening]) -> None:
-        """Keep the events of an entry for the watcher, or let it read the log from there."""
+    def take(self, events: list[Event]) -> None:
+        """Buffer the events of an entry, or fall back to reading the log from there."""
         index = events[0].index
         if not self.is_live or index <= self._cursor:
             return
@@ -393,7 +404,7 @@ class Feed:
         self._wake.set()
 
     async def close(self) -> None:
-        """Hear of nothing any more."""
+        """Unsubscribe."""
         if self._reading is not None:
             self._reading.cancel()
         self._source.remove(self)
@@ -425,11 +436,13 @@ class Feed:
     async def read_on(self, page: Page) -> None:
         """Put what the log holds behind the cursor into a message, and move the cursor."""
         source = self._source
-        entries, last_index = await source.read(self._cursor + 1)
+        entries, last_index, damage = await source.read(self._cursor + 1)
+        if damage is not None and not self.await_repair((damage,)):
+            raise damaged(damage)  # an event that is left out would be missing silently
         owners, fits = self.filters.owners, self.filters.fits
         for position, entry in enumerate(entries):
             try:
-                events = [each for each in source.events_of(entry, owners) if fits(each)]
+                events = [each for each in source.make_events(entry, owners) if fits(each)]
             except OutOfRange:
                 events = None
             if events is None or (self._with_previous and not _settle(events)):
@@ -439,8 +452,22 @@ class Feed:
                 return
         self._cursor = max(self._cursor, last_index)
 
+    def await_repair(self, entries: Sequence[Unreadable]) -> bool:
+        """Continue when damaged entries were repaired; False: nobody has a copy of them."""
+        repair = self._source.driver.shard.shipping.repair
+        repair.take_met()
+        if repair.holds(entries) and not repair.is_pending(entries):
+            return False
+        self._reading = asyncio.create_task(self._until_repaired(entries))
+        self._reading.add_done_callback(self._on_past_read)
+        return True
+
+    async def _until_repaired(self, entries: Sequence[Unreadable]) -> list[PastEvents]:
+        await self._source.edge.until_repaired(self._source.number, entries, float("inf"))
+        return []
+
     def _read_past(self, entries: Sequence[Entry], last_index: int) -> None:
-        """Begin to ask the past what entries did; ``fill`` goes on when it is known."""
+        """Begin to ask the past what entries did; ``fill`` continues when it is known."""
 
         def is_enough(count: int, size: int) -> bool:
             return count >= BUFFER_EVENTS_MAX or size >= BUFFER_BYTES_MAX
@@ -450,20 +477,20 @@ class Feed:
         self._reading = asyncio.create_task(self._past.read(entries, last_index, is_enough))
         self._reading.add_done_callback(self._on_past_read)
 
-    def _on_past_read(self, task: "asyncio.Task[list[Told]]") -> None:
+    def _on_past_read(self, task: "asyncio.Task[list[PastEvents]]") -> None:
         if not task.cancelled():
             task.exception()  # or asyncio complains where the watcher has gone meanwhile
         self._wake.set()
 
-    def _take_past(self, told: list[Told]) -> None:
+    def _take_past(self, found: list[PastEvents]) -> None:
         self._reading = None
         if self._buffer is None:
             self._buffer = deque()
-        self._buffer.extend(told)
-        self._count += sum(len(events) for _, events, _ in told)
-        self._size += sum(size for _, _, size in told)
+        self._buffer.extend(found)
+        self._count += sum(len(events) for _, events, _ in found)
+        self._size += sum(size for _, _, size in found)
 
-    def _put(self, page: Page, index: int, events: list[Happening]) -> bool:
+    def _put(self, page: Page, index: int, events: list[Event]) -> bool:
         """Put the events of an entry into a message; tell whether all of them went in."""
         if self._cursor < index - 1:
             self._cursor = index - 1
@@ -477,6 +504,6 @@ class Feed:
         return True
 
 
-def _settle(events: Sequence[Happening]) -> bool:
+def _settle(events: Sequence[Event]) -> bool:
     """Look up the values before; tell whether all are known."""
     return all(event.settle(with_previous=True) for event in events)

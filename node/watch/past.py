@@ -5,7 +5,7 @@ that again back to the newest snapshot, and keys keep a few versions. The log go
 all of it. A state that starts from a snapshot below an entry and is moved to right behind it
 (node/snapshots/past.py) has notes of its own, which tell.
 
-* Entries are looked at a *window* at a time: the state is moved behind the last one and asked about
+* Entries are read a *window* at a time: the state is moved behind the last one and asked about
   all of them. Its notes and versions are bounded too, so where it has forgotten the first of a
   window again, the window was too long, and a shorter one is tried. One entry always goes, unless
   it alone (or its atomic batch, inside of which there is no state) is more than notes may take:
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from onelog.errors import OutOfRange, ResourceExhausted
 from onelog.node.snapshots.past import Past
-from onelog.node.watch.events import Happening, events_of
+from onelog.node.watch.events import Event, make_events
 from onelog.projections.codec import read_prefix
 from onelog.projections.kv.commands import decode_command as decode_kv
 from onelog.projections.limits import VERSIONS_DEFAULT
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 WINDOW_ENTRIES_MAX = 512
 WINDOW_SHRINKS_BY = 4
 WINDOW_GROWS_BY = 8
-# Bytes of events behind which a look ends, though the window goes on: they wait in memory.
+# Bytes of events behind which a read ends, though the window is longer: they wait in memory.
 LOOK_BYTES_MAX = 1 << 20
 # How long a watcher waits for one state: for its turn and for the build.
 STATE_WAIT_S = 120.0
 
-Told = tuple[int, list[Happening], int]
+PastEvents = tuple[int, list[Event], int]
 """The index of an entry, those of its events that are wanted, and their size."""
 
 
@@ -66,26 +66,26 @@ class PastReader:
 
     async def read(
         self, entries: Sequence[Entry], last_index: int, is_enough: Callable[[int, int], bool]
-    ) -> list[Told]:
+    ) -> list[PastEvents]:
         """Return what entries did until it is enough (events, bytes), and how far that goes.
 
         The last item says how far: it is ``last_index`` behind the last entry.
         """
-        ends, told, position = _ends(entries), list[Told](), 0
+        ends, collected, position = _ends(entries), list[PastEvents](), 0
         count = size = 0
         while position < len(entries):
             window = self._window(entries[position:])
             found = await self._look(window, ends[position + len(window) - 1])
             for item in found:
                 if item[1]:
-                    told.append(item)
+                    collected.append(item)
                     count, size = count + len(item[1]), size + item[2]
             position += len(found)
             if is_enough(count, size):
                 break
         is_all = position == len(entries)
-        told.append((last_index if is_all else entries[position - 1].index, [], 0))
-        return told
+        collected.append((last_index if is_all else entries[position - 1].index, [], 0))
+        return collected
 
     # Windows
 
@@ -96,7 +96,7 @@ class PastReader:
             return window
         writes: Counter[tuple[str, bytes]] = Counter()
         for position, entry in enumerate(window):
-            written = _key_of(entry)
+            written = _find_key(entry)
             if written is None:
                 continue
             writes[written] += 1
@@ -109,7 +109,7 @@ class PastReader:
         store = self._source.projections.kv.stores.get(namespace)
         return max(2, VERSIONS_DEFAULT if store is None else store.versions_max)
 
-    async def _look(self, window: Sequence[Entry], end: int) -> list[Told]:
+    async def _look(self, window: Sequence[Entry], end: int) -> list[PastEvents]:
         """Return what the entries of a window did, or only the first of them; [] if too long."""
         try:
             past = await self._at(end, window[0].index)
@@ -130,9 +130,9 @@ class PastReader:
         self._window_max = min(grown, WINDOW_ENTRIES_MAX)
         return found
 
-    def _ask_all(self, state: Projections, window: Sequence[Entry]) -> list[Told]:
+    def _ask_all(self, state: Projections, window: Sequence[Entry]) -> list[PastEvents]:
         """Return what entries did, up to as much as may wait."""
-        found: list[Told] = []
+        found: list[PastEvents] = []
         size = 0
         for entry in window:
             found.append(self._ask(state, entry, is_last_try=False))
@@ -141,10 +141,10 @@ class PastReader:
                 break
         return found
 
-    def _ask(self, state: Projections, entry: Entry, *, is_last_try: bool) -> Told:
+    def _ask(self, state: Projections, entry: Entry, *, is_last_try: bool) -> PastEvents:
         """Return what an entry did; ``is_last_try``: even if the value before is not known."""
         filters, with_previous = self._filters, self._with_previous
-        events = [each for each in events_of(state, entry, filters.owners) if filters.fits(each)]
+        events = [each for each in make_events(state, entry, filters.owners) if filters.fits(each)]
         for event in events:
             if not event.settle(with_previous=with_previous):
                 if not is_last_try:
@@ -152,7 +152,7 @@ class PastReader:
                 event.settle(with_previous=False)
         return entry.index, events, sum(event.size for event in events)
 
-    def _ask_live(self, entry: Entry, why: OutOfRange | None) -> Told:
+    def _ask_live(self, entry: Entry, why: OutOfRange | None) -> PastEvents:
         """Return what the live state knows of an entry that no state of the past leads to."""
         try:
             return self._ask(self._source.projections, entry, is_last_try=True)
@@ -167,14 +167,14 @@ class PastReader:
 
     # States
 
-    async def _at(self, index: int, told_from: int) -> Past:
-        """Return the state behind an index that has replayed all from ``told_from`` on."""
+    async def _at(self, index: int, notes_from: int) -> Past:
+        """Return the state behind an index that has replayed all from ``notes_from`` on."""
         source = self._source
         context = source.edge.context
         deadline_s = context.clock.now_s() + STATE_WAIT_S
         while True:
             try:
-                return await context.past.at(source.number, index, deadline_s, told_from)
+                return await source.edge.past_at(source.number, index, deadline_s, notes_from)
             except ResourceExhausted as error:
                 wait_s = error.retry_after_s
                 if wait_s is None or context.clock.now_s() + wait_s > deadline_s:
@@ -199,7 +199,7 @@ def _ends(entries: Sequence[Entry]) -> list[int]:
     return ends
 
 
-def _key_of(entry: Entry) -> tuple[str, bytes] | None:
+def _find_key(entry: Entry) -> tuple[str, bytes] | None:
     """Return the key that an entry says it writes; None if it is about something else, or many."""
     if entry.owner != OWNER_KV:
         return None

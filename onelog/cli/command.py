@@ -28,7 +28,11 @@ EXIT_CODES = (
     ("1", "an error"),
     ("2", "the command was not understood"),
     ("3", "what it names does not exist"),
-    ("4", "refused: a condition does not hold, it exists already, or a lease is lost"),
+    (
+        "4",
+        "refused: a condition does not hold, it exists already, a lease is lost, or members or "
+        "leaders cannot change so",
+    ),
     ("5", "no server answered in time; a write may still take effect if the error says so"),
 )
 
@@ -52,9 +56,6 @@ _CONNECTION: dict[str, Any] = {
         typer.Option(
             "--durability", metavar="sync|async", help="async: answered sooner, less safe."
         ),
-    ],
-    "token": Annotated[
-        str | None, typer.Option("--token", metavar="TEXT", help="The bearer token to send.")
     ],
     "tls": Annotated[bool, typer.Option("--tls", help="Use TLS.")],
     "tls_ca": Annotated[
@@ -168,7 +169,25 @@ class Session:
 
 
 class ClientCommand(TyperCommand):
-    """A command whose help shows its own flags first, then those that all commands have."""
+    """A command whose help shows its own flags first, then those that all commands have.
+
+    An option whose value is shown in brackets may stand without one: then it is empty.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments."""
+        optional = {
+            name
+            for each in self.params
+            if each.param_type_name == "option" and str(each.metavar).startswith("[")
+            for name in each.opts
+        }
+        given: list[str] = []
+        for arg, after in zip(args, [*args[1:], "--"], strict=False):
+            given.append(arg)
+            if arg in optional and after.startswith("-"):
+                given.append("")
+        return super().parse_args(ctx, given)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the flags in sections."""

@@ -38,7 +38,6 @@ VARIABLES = {
     "namespace": "ONELOG_CLIENT_NAMESPACE",
     "timeout": "ONELOG_CLIENT_TIMEOUT",
     "durability": "ONELOG_CLIENT_DURABILITY",
-    "token": "ONELOG_CLIENT_TOKEN",
     "tls": "ONELOG_CLIENT_TLS",
     "tls_ca": "ONELOG_CLIENT_TLS_CA",
     "tls_cert": "ONELOG_CLIENT_TLS_CERT",
@@ -144,20 +143,16 @@ def to_options(settings: Mapping[str, Setting]) -> "ClientOptions":
     """Return the options of a client with these settings."""
     from onelog import ClientOptions
 
-    tls, token = _tls(settings), settings["token"]
-    if not (token.text.isascii() and token.text.isprintable()):
-        # Not shown: it is a secret.
-        raise CommandFailed("USAGE", f"the token of {token.origin} has characters that it may not")
-    return ClientOptions(
-        timeout_s=parse_timeout(settings["timeout"]), token=token.text or None, tls=tls
-    )
+    tls = _tls(settings)
+    return ClientOptions(timeout_s=parse_timeout(settings["timeout"]), tls=tls)
 
 
 def parse_durability(setting: Setting) -> "Durability":
     """Parse the durability of writes."""
     if setting.text not in ("sync", "async"):
         raise setting.wrong("is neither sync nor async")
-    return "async" if setting.text == "async" else "sync"
+    # Of commands, which change many things: those that cannot be async are sync.
+    return "prefer-async" if setting.text == "async" else "sync"
 
 
 def parse_endpoints(setting: Setting) -> Sequence[str]:

@@ -193,7 +193,7 @@ SAID_SIZE_MAX = 500  # characters of Java's output in an error
 # Spark's own program sets it for the Python that it starts.
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
-_CONNECTION = ("endpoints", "token", "tls", "tls_ca", "tls_cert", "tls_key", "tls_name", "config")
+_CONNECTION = ("endpoints", "tls", "tls_ca", "tls_cert", "tls_key", "tls_name", "config")
 _HELP = "Views of the log as files: Parquet, ORC, JSON or CSV, with a receipt to verify them."
 
 
@@ -427,7 +427,6 @@ def _where(session: Session, data: str | None) -> dict[str, str]:
             raise CommandFailed("USAGE", "give --endpoint or --data, and not both")
         return {"path": data}
     security = {
-        "token": settings["token"].text,
         "tls_ca": settings["tls_ca"].text,
         "tls_cert": settings["tls_cert"].text,
         "tls_key": settings["tls_key"].text,

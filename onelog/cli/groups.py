@@ -5,6 +5,7 @@ single steps, for scripts: after each of them the member lives for its session.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,10 +13,18 @@ import typer
 from onelog.cli.command import Session, command, group
 from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed
 from onelog.cli.output import cell
-from onelog.cli.values import duration_s, parse_number_pairs, shown_time, time_ns
+from onelog.cli.values import (
+    dead_letters_name,
+    duration_s,
+    parse_headers,
+    parse_number_pairs,
+    shown_time,
+    time_ns,
+    to_bytes,
+)
 
 if TYPE_CHECKING:
-    from onelog import Record
+    from onelog import Record, RecordFilter
     from onelog.client.sync.group import Consumer, Group
 
 app = group("Consumer groups: readers that share the records of a stream.")
@@ -40,7 +49,26 @@ MaxDeliveries = Annotated[
 ]
 DeadLetters = Annotated[
     str | None,
-    typer.Option("--dead-letters", metavar="STREAM", help="The stream for dead records."),
+    typer.Option(
+        "--dead-letters", metavar="[STREAM]",
+        help="The stream for dead records; without a value STREAM.dead{STREAM}, which is created.",
+    ),
+]  # fmt: skip
+Keys = Annotated[
+    list[str] | None, typer.Option("--key", metavar="KEY", help="Only these keys; repeatable.")
+]
+Tags = Annotated[
+    list[str] | None, typer.Option("--tag", metavar="TAG", help="Only these tags; repeatable.")
+]
+Headers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--header", metavar="NAME[=VALUE]",
+        help="Only with this header, with this value if there is one; repeatable.",
+    ),
+]  # fmt: skip
+KeyPrefix = Annotated[
+    str, typer.Option("--key-prefix", metavar="PREFIX", help="Only keys with this prefix.")
 ]
 Limit = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="At most N.")]
 
@@ -62,6 +90,33 @@ def _records(places: Sequence[str]) -> "list[Record]":
     ]
 
 
+def parse_filter(
+    keys: list[str] | None, tags: list[str] | None, headers: list[str] | None, key_prefix: str
+) -> "RecordFilter | None":
+    """Parse the options that select records; None if none of them is given."""
+    from onelog import RecordFilter
+
+    if not (keys or tags or headers or key_prefix):
+        return None
+    wanted = tuple(to_bytes(key) for key in keys or ())
+    named: dict[str, str | bytes | None] = {}
+    for text in headers or ():
+        named |= parse_headers([text]) if "=" in text else {text: None}
+    return RecordFilter(wanted, tuple(tags or ()), named, to_bytes(key_prefix))
+
+
+def _dead_letters(session: Session, stream: str, name: str | None) -> str | None:
+    """Return the name of the stream for dead letters; one that is not named is created."""
+    if name != "":
+        return name
+    from onelog.errors import AlreadyExists
+
+    own = dead_letters_name(stream)
+    with suppress(AlreadyExists):
+        session.client.stream(own).create()
+    return own
+
+
 @command(app)
 def create(
     session: Session,
@@ -77,17 +132,28 @@ def create(
     shared: Shared = None,
     max_deliveries: MaxDeliveries = None,
     dead_letters: DeadLetters = None,
+    keys: Keys = None,
+    tags: Tags = None,
+    headers: Headers = None,
+    key_prefix: KeyPrefix = "",
 ) -> None:
     """Create a group; without --from and --since it begins with new records.
+
+    With --key, --key-prefix, --tag or --header its members get only records that match; all others
+    count as done.
 
     \b
     Examples:
       onelog stream group create events billing --from 0
+      onelog stream group create events alerts --tag alert --header severity
+      onelog stream group create events mails --max-deliveries 3 --dead-letters
       onelog stream group create events mailing --shared --since now-1h
     """
     from onelog import GroupConfig
 
-    config = GroupConfig(bool(shared), max_deliveries or 0, dead_letters or "")
+    only = parse_filter(keys, tags, headers, key_prefix)
+    dead_letters = _dead_letters(session, stream, dead_letters)
+    config = GroupConfig(bool(shared), max_deliveries or 0, dead_letters or "", only)
     _group(session, stream, name).create(from_offset=from_offset, from_ns=since, config=config)
     session.output.result({"stream": stream, "group": name}, f"group {name} created")
 
@@ -101,21 +167,36 @@ def configure(
     shared: Shared = None,
     max_deliveries: MaxDeliveries = None,
     dead_letters: DeadLetters = None,
+    keys: Keys = None,
+    tags: Tags = None,
+    headers: Headers = None,
+    key_prefix: KeyPrefix = "",
+    all_records: Annotated[
+        bool, typer.Option("--all-records", help="Without a filter from now on.")
+    ] = False,
 ) -> None:
     """Change settings of a group; those that are not given stay.
+
+    --key, --key-prefix, --tag and --header replace the filter as a whole.
 
     \b
     Examples:
       onelog stream group configure events billing --shared
+      onelog stream group configure events billing --key-prefix user:
+      onelog stream group configure events billing --all-records
     """
     from onelog import GroupConfig
 
     target = _group(session, stream, name)
-    old = target.info().config
+    old, only = target.info().config, parse_filter(keys, tags, headers, key_prefix)
+    if only is None and not all_records:
+        only = old.only
+    dead_letters = _dead_letters(session, stream, dead_letters)
     config = GroupConfig(
         old.shared if shared is None else shared,
         old.max_deliveries if max_deliveries is None else max_deliveries,
         old.dead_letter_stream if dead_letters is None else dead_letters,
+        only,
     )
     target.configure(config)
     session.output.result({"group": name, "config": config}, f"group {name} configured")
@@ -152,6 +233,7 @@ def show(session: Session, stream: StreamName, name: GroupName) -> None:
         ("members take from", "any partition" if config.shared else "their own partitions"),
         ("max deliveries", config.max_deliveries or "no limit"),
         ("dead letters", config.dead_letter_stream),
+        ("only", "all records" if config.only is None else _rows(config.only)),
         ("generation", info.generation),
     ]
     output.listing(info, rows)
@@ -173,6 +255,15 @@ def show(session: Session, stream: StreamName, name: GroupName) -> None:
             ("pending", lambda each: each.pending_count),
             ("until", lambda each: shown_time(each.expires_ns)),
         ))  # fmt: skip
+
+
+def _rows(only: "RecordFilter") -> list[str]:
+    shown = [f"key {cell(key)}" for key in only.keys]
+    shown += [f"key {cell(only.key_prefix)}…"] if only.key_prefix else []
+    shown += [f"tag {tag}" for tag in only.tags]
+    for name, value in only.headers.items():
+        shown.append(f"header {name}" if value is None else f"header {name}={cell(value)}")
+    return shown
 
 
 @command(app)

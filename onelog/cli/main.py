@@ -77,7 +77,7 @@ def main() -> NoReturn:
 def _report(error: Exception) -> int:
     # Not imported at the top: most commands never need the log's code.
     from onelog.errors import OnelogError, Unimplemented
-    from onelog.ual.errors import UalError
+    from onelog.ual.errors import UalError, is_out_of_memory
 
     if isinstance(error, CommandFailed):
         return _fail(error.reason, str(error), error.code)
@@ -88,6 +88,8 @@ def _report(error: Exception) -> int:
         return _fail(error.reason, message, find_exit_code(error))
     if isinstance(error, UalError):
         return _fail(error.reason, str(error), EXIT_ERROR)
+    if is_out_of_memory(error):
+        return _fail("OUT_OF_MEMORY", "there is no more memory for this command", EXIT_ERROR)
     if isinstance(error, ModuleNotFoundError) and (advice := advice_for(error.name)):
         return _fail("MODULE_MISSING", f"{error.name} is missing; {advice}", EXIT_ERROR)
     if isinstance(error, OSError):

@@ -32,6 +32,7 @@ GROUPS = {
     "export": ("onelog.cli.export", "Views of the log as files, with a receipt to verify them."),
     "bench": ("onelog.cli.bench.command", "Load on any endpoint: rates and latencies."),
     "demo": ("onelog.cli.demo.command", "The five-minute tour, on a temporary database."),
+    "explain": ("onelog.cli.explain", "What a reason of an error, or an alarm, means."),
     "completion": ("onelog.cli.completion", "A script that completes commands in your shell."),
 }
 

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,7 @@ from onelog.cli.command import RoutingKey, Session, command, group
 from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed, find_exit_code
 from onelog.cli.output import cell, progress
 from onelog.cli.values import (
+    dead_letters_name,
     duration_s,
     parse_headers,
     parse_number_pairs,
@@ -370,7 +372,7 @@ def peek(
     )
     columns = (
         ("id", lambda message: message.message_id),
-        ("state", lambda message: message.state),
+        ("state", lambda message: "unreadable" if message.unreadable else message.state),
         ("deliveries", lambda message: message.delivery_count),
         ("priority", lambda message: message.priority),
         ("due", lambda message: shown_time(message.due_ns) if message.due_ns else None),
@@ -402,8 +404,12 @@ MaxDeliveries = Annotated[
     ),
 ]
 DeadLetters = Annotated[
-    str | None, typer.Option("--dead-letters", metavar="QUEUE", help="The queue for dead messages.")
-]
+    str | None,
+    typer.Option(
+        "--dead-letters", metavar="[QUEUE]",
+        help="The queue for dead messages; without a value QUEUE.dead{QUEUE}, which is created.",
+    ),
+]  # fmt: skip
 Visibility = Annotated[
     float | None, _duration_option("--visibility", "Default length of a lease; 30s.")
 ]
@@ -426,6 +432,18 @@ Backoff = Annotated[
     str | None,
     typer.Option("--backoff", metavar="TIME,...", help="Delay after each failure, like 1s,10s,1m."),
 ]
+
+
+def _dead_letters(session: Session, queue: str, name: str | None) -> str | None:
+    """Return the name of the queue for dead letters; one that is not named is created."""
+    if name != "":
+        return name
+    from onelog.errors import AlreadyExists
+
+    own = dead_letters_name(queue)
+    with suppress(AlreadyExists):
+        session.client.queue(own).create()
+    return own
 
 
 def _changed(config: "QueueConfig", **given: Any) -> "QueueConfig":
@@ -455,13 +473,15 @@ def create(
 
     \b
     Examples:
+      onelog queue create work --max-deliveries 5 --dead-letters
       onelog queue create 'jobs.dead{jobs}'
       onelog queue create 'jobs{jobs}' --max-deliveries 5 --dead-letters 'jobs.dead{jobs}'
     """
     from onelog import QueueConfig
 
     config = _changed(
-        QueueConfig(), max_deliveries=max_deliveries, dead_letter_queue=dead_letters,
+        QueueConfig(), max_deliveries=max_deliveries,
+        dead_letter_queue=_dead_letters(session, queue, dead_letters),
         visibility_s=visibility, ageing_s=ageing, ttl_s=ttl, dedup_window_s=dedup_window,
         dedup_max=dedup_max, messages_max=messages_max, backoff_s=backoff,
     )  # fmt: skip
@@ -492,7 +512,8 @@ def configure(
     """
     target = session.client.queue(queue)
     config = _changed(
-        target.info().config, max_deliveries=max_deliveries, dead_letter_queue=dead_letters,
+        target.info().config, max_deliveries=max_deliveries,
+        dead_letter_queue=_dead_letters(session, queue, dead_letters),
         visibility_s=visibility, ageing_s=ageing, ttl_s=ttl, dedup_window_s=dedup_window,
         dedup_max=dedup_max, messages_max=messages_max, backoff_s=backoff,
     )  # fmt: skip
@@ -561,6 +582,7 @@ def _rows(info: "QueueInfo") -> list[tuple[str, Any]]:
         ("queue", info.queue),
         ("paused", info.paused),
         ("ready", info.ready),
+        ("unreadable", info.unreadable),
         ("delayed", info.delayed),
         ("leased", info.leased),
         ("oldest", shown_time(info.oldest_ns) if info.oldest_ns else None),
@@ -700,7 +722,7 @@ def redrive(
         int, typer.Option("--rate", min=0, metavar="N", help="At most N a second.")
     ] = 0,
 ) -> None:
-    """Move dead letters back to their queues, in the background; prints an id.
+    """Move dead letters back to their queues, in the background; print the id of the redrive.
 
     \b
     Examples:
@@ -710,7 +732,7 @@ def redrive(
         target=target, first_id=first_id, last_id=last_id, failed_from_ns=failed_from,
         failed_until_ns=failed_until, failure_contains=failure, limit=limit, rate_per_s=rate,
     )  # fmt: skip
-    session.output.result({"redrive_id": redrive_id}, str(redrive_id))
+    session.output.result({"redrive_id": redrive_id}, f"redrive {redrive_id} started")
 
 
 @command(app, "cancel-redrive")
@@ -718,15 +740,14 @@ def cancel_redrive(
     session: Session,
     queue: QueueName,
     redrive_id: Annotated[
-        int, typer.Argument(metavar="ID", min=1, help="The id that redrive printed.")
+        int, typer.Argument(metavar="ID", min=1, help="The id that `redrive` printed.")
     ],
 ) -> None:
     """Stop a redrive; messages that it moved stay where they are.
 
     \b
     Usage:
-      ID=$(onelog queue redrive 'jobs.dead{jobs}' --rate 1)
-      onelog queue cancel-redrive 'jobs.dead{jobs}' $ID
+      onelog queue cancel-redrive 'jobs.dead{jobs}' 40
     """
     session.client.queue(queue).cancel_redrive(redrive_id)
     session.output.result({"redrive_id": redrive_id}, f"redrive {redrive_id} stopped")

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from onelog.cli.failure import CommandFailed
+from onelog.cli.failure import EXIT_STATE_DIVERGED, CommandFailed
 
 HELP_FLAGS = ("--help", "-h")
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -146,10 +146,17 @@ def show(
 @contextmanager
 def _server_errors() -> Iterator[None]:
     """Turn errors that end a node into errors of the command."""
-    from onelog.cluster.errors import ClusterError
-    from onelog.node.errors import NodeError
+    from onelog.cluster.errors import ClusterError, StateDiverged
+    from onelog.node.errors import NodeError, WorkerFailed
 
     try:
         yield
-    except (NodeError, ClusterError) as error:
+    except StateDiverged as error:
+        raise CommandFailed(error.reason, str(error), EXIT_STATE_DIVERGED) from error
+    except NodeError as error:
+        code = error.exit_code
+        if isinstance(error, WorkerFailed) and error.code == EXIT_STATE_DIVERGED:
+            code = error.code
+        raise CommandFailed(error.reason, str(error), code) from error
+    except ClusterError as error:
         raise CommandFailed(error.reason, str(error)) from error

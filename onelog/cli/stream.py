@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +12,7 @@ import typer
 from onelog.cli import groups
 from onelog.cli.command import RoutingKey, Session, command, group
 from onelog.cli.failure import CommandFailed
+from onelog.cli.groups import Headers, KeyPrefix, Keys, Tags, parse_filter
 from onelog.cli.output import cell, progress
 from onelog.cli.values import (
     duration_s,
@@ -25,7 +26,7 @@ from onelog.cli.values import (
 )
 
 if TYPE_CHECKING:
-    from onelog import Record, RecordFilter, Retention
+    from onelog import Record, Retention
     from onelog.client.sync.stream import Stream
     from onelog.client.values import StreamInfo
 
@@ -53,16 +54,6 @@ PastGroups = Annotated[
 ]
 PartitionNumber = Annotated[
     int | None, typer.Option("--partition", min=0, metavar="N", help="The partition.")
-]
-Keys = Annotated[
-    list[str] | None, typer.Option("--key", metavar="KEY", help="Only these keys; repeatable.")
-]
-Tags = Annotated[
-    list[str] | None, typer.Option("--tag", metavar="TAG", help="Only these tags; repeatable.")
-]
-Headers = Annotated[
-    list[str] | None,
-    typer.Option("--header", metavar="NAME=VALUE", help="Only with this header; repeatable."),
 ]
 
 
@@ -196,6 +187,7 @@ def _rows(info: "StreamInfo") -> list[tuple[str, Any]]:
         ("stream", info.stream),
         ("kept", [each for each in bounds if each] or "everything"),
         ("past groups", kept.past_groups),
+        ("hash of keys", info.key_hash),
         ("groups", info.groups),
     ]
 
@@ -272,21 +264,11 @@ RECORD_COLUMNS = (
 
 
 def shown_gap(record: "Record") -> str:
-    """Format a gap: a range of deleted records."""
+    """Format a gap: a range of records that were deleted or are damaged."""
     assert record.gap is not None
     gap = record.gap
-    return f"{gap.first_offset} to {gap.last_offset} are gone: {gap.reason}"
-
-
-def _filter(
-    keys: list[str] | None, tags: list[str] | None, headers: list[str] | None
-) -> "RecordFilter | None":
-    from onelog import RecordFilter
-
-    if not (keys or tags or headers):
-        return None
-    wanted = tuple(to_bytes(key) for key in keys or ())
-    return RecordFilter(wanted, tuple(tags or ()), parse_headers(headers))
+    what = "cannot be read" if gap.reason == "DAMAGED" else "are gone"
+    return f"{gap.first_offset} to {gap.last_offset} {what}: {gap.reason}"
 
 
 @command(app, reads=True)
@@ -308,6 +290,7 @@ def read(
     keys: Keys = None,
     tags: Tags = None,
     headers: Headers = None,
+    key_prefix: KeyPrefix = "",
 ) -> None:
     """Print the records of one partition that exist now.
 
@@ -318,7 +301,7 @@ def read(
     """
     records: Iterator[Record] = session.client.stream(stream).read(
         from_offset=from_offset, from_ns=since, to_offset=to_offset, partition=partition or 0,
-        only=_filter(keys, tags, headers), read=session.read,
+        only=parse_filter(keys, tags, headers, key_prefix), read=session.read,
     )  # fmt: skip
     chosen = islice(records, min(limit, sys.maxsize)) if limit else records
     session.output.table(chosen, RECORD_COLUMNS, nothing="there is no such record")
@@ -347,6 +330,7 @@ def tail(
     keys: Keys = None,
     tags: Tags = None,
     headers: Headers = None,
+    key_prefix: KeyPrefix = "",
 ) -> None:
     """Print records as they are appended; Ctrl-C ends it.
 
@@ -360,7 +344,8 @@ def tail(
     """
     from onelog.cli.watch import note_cursor, parse_cursor, shown_cursor
 
-    token, only = None if cursor is None else parse_cursor(cursor), _filter(keys, tags, headers)
+    token = None if cursor is None else parse_cursor(cursor)
+    only = parse_filter(keys, tags, headers, key_prefix)
     if len(streams) == 1:
         tailing = session.client.stream(streams[0]).tail(
             from_offset=from_offset, from_ns=since, partition=partition, only=only, cursor=token
@@ -374,7 +359,8 @@ def tail(
         with tailing:
             for record in tailing:
                 count += 1
-                document = record._asdict() | {"cursor": shown_cursor(tailing.cursor)}
+                document = {each.name: getattr(record, each.name) for each in fields(record)}
+                document["cursor"] = shown_cursor(tailing.cursor)
                 name = f"{record.stream}  " if len(streams) > 1 else ""
                 value = cell(record.value) if record.gap is None else shown_gap(record)
                 output.line(document, f"{name}{record.offset}  {cell(record.key)}  {value}")
@@ -414,15 +400,25 @@ def trim(
         bool, typer.Option("--past-groups", help="Also delete records that a group still needs.")
     ] = False,
 ) -> None:
-    """Delete records from the start of a stream, by one bound.
+    """Delete records from the start of a stream, by one bound; shows what is left.
 
     \b
     Examples:
       onelog stream trim events --older-than 90d
       onelog stream trim events --keep-count 1000
     """
-    session.client.stream(stream).trim(
+    trimmed = session.client.stream(stream).trim(
         below_offset=below, age_s=age, keep_size=keep_size, keep_count=keep_count,
         partition=partition, past_groups=past_groups,
     )  # fmt: skip
-    session.output.result({"stream": stream}, f"stream {stream} trimmed")
+    if session.output.as_json:
+        session.output.result({"stream": stream, "partitions": trimmed}, "")
+        return
+    columns = (
+        ("partition", lambda each: each.left.partition),
+        ("first offset", lambda each: each.left.first_offset),
+        ("records", lambda each: each.left.record_count),
+        ("bytes", lambda each: each.left.size),
+        ("kept for group", lambda each: each.kept_for_group),
+    )
+    session.output.table(trimmed, columns)

@@ -413,14 +413,14 @@ def query(
         percentile=percentile, window_s=window, group_by=by or (), by_series=by_series, top=top,
         limit=limit, read=session.read,
     )  # fmt: skip
-    results = [each for each in results if len(each)]
-    for number, result in enumerate(results):
+    filled = [each for each in results if len(each)]
+    for number, result in enumerate(filled):
         if session.output.as_json:
             found = {"tags": result.tags, "times_ns": result.times_ns, "values": result.values}
             session.output.line(found)
         else:
             _print_result(session, result, is_first=not number, with_points=not chart)
-    if not results:
+    if not filled:
         raise CommandFailed("NO_POINTS", "nothing matches in this time", EXIT_NOT_FOUND)
 
 

@@ -7,11 +7,9 @@ arrive as they were typed; with ``--escaped`` arguments may hold any byte (``\\x
 
 import codecs
 import json
-import math
 import os
 import re
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,20 +18,15 @@ from typing import Any, BinaryIO
 import typer
 
 from onelog.cli.failure import CommandFailed
+from onelog.client.times import parse_duration_ns, parse_time_ns
+from onelog.errors import InvalidArgument
 
 STDIN = "-"
 
-_UNITS_NS = {
-    "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9,
-    "d": 86_400 * 10**9, "w": 604_800 * 10**9,
-}  # fmt: skip
 # ASCII digits, and no more than any number of the API has: int() refuses very long ones.
 _NUMBER = r"[0-9]{1,20}"
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h|d|w)")
-_DURATION = re.compile(rf"(?:{_PART.pattern})+")
 _SIZE = re.compile(rf"({_NUMBER})(B|KiB|MiB|GiB|TiB)?", re.IGNORECASE)
 _SIZES = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
-_RELATIVE = re.compile(r"now(?:([+-])(.+))?")
 _STEP = re.compile(rf"\.?([^.\[\]]+)|\[(-?{_NUMBER})\]")
 _MEMBER = re.compile(rf"({_NUMBER}):({_NUMBER})")
 _ENDPOINT = re.compile(rf".+:({_NUMBER})", re.DOTALL)
@@ -42,15 +35,10 @@ U64_MAX = (1 << 64) - 1  # the largest number of the API
 
 def duration_ns(text: str) -> int:
     """Parse ``1h30m``, ``250ms``, …; return nanoseconds."""
-    if text == "0":
-        return 0
-    if not _DURATION.fullmatch(text):
-        hint = f"; a number needs its unit: {text}s" if text.isdigit() else ""
-        raise typer.BadParameter(f"'{text}' is no duration like 30s, 5m, 100ms or 1h30m{hint}")
-    found = sum(float(count) * _UNITS_NS[unit] for count, unit in _PART.findall(text))
-    if math.isinf(found):
-        raise typer.BadParameter(f"'{text}' is longer than any duration")
-    return round(found)
+    try:
+        return parse_duration_ns(text)
+    except InvalidArgument as error:
+        raise typer.BadParameter(error.message) from None
 
 
 def duration_s(text: str) -> float:
@@ -82,27 +70,15 @@ def shown_size(size: int) -> str:
 
 def time_ns(text: str) -> int:
     """Parse a time: RFC 3339, ``now``, ``now-1h``, or nanoseconds since 1970."""
-    if text.isdigit():
-        if not re.fullmatch(_NUMBER, text) or int(text) > U64_MAX:
-            raise typer.BadParameter(f"{text} is no number of nanoseconds")
-        return int(text)
-    if relative := _RELATIVE.fullmatch(text):
-        sign, distance = relative.groups()
-        shift_ns = duration_ns(distance) if distance else 0
-        return max(0, time.time_ns() + (-shift_ns if sign == "-" else shift_ns))
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(
-            f"'{text}' is no time like 2026-11-16T12:00:00Z, now-1h, or nanoseconds"
-        ) from None
-    if moment.tzinfo is None:
-        raise typer.BadParameter(f"'{text}' has no zone; {text}Z is UTC")
-    seconds = int(moment.replace(microsecond=0).timestamp())
-    if seconds < 0:
+        found = parse_time_ns(text)
+    except InvalidArgument as error:
+        raise typer.BadParameter(error.message) from None
+    if found > U64_MAX:
+        raise typer.BadParameter(f"{text} is no number of nanoseconds")
+    if found < 0 and not text.startswith("now"):
         raise typer.BadParameter(f"'{text}' is before 1970")
-    fraction = re.search(r"\.(\d+)", text)
-    return seconds * 10**9 + (int(fraction[1].ljust(9, "0")[:9]) if fraction else 0)
+    return max(0, found)
 
 
 def shown_time(moment_ns: int) -> str:
@@ -222,6 +198,17 @@ def parse_pairs(texts: Sequence[str] | None, what: str) -> dict[str, str]:
 def parse_headers(texts: Sequence[str] | None) -> dict[str, str | bytes]:
     """Parse headers, whose values may be any bytes."""
     return {name: to_bytes(value) for name, value in parse_pairs(texts, "header").items()}
+
+
+def dead_letters_name(name: str) -> str:
+    """Return the name of the queue or stream that takes the dead letters of one, in its shard."""
+    from onelog.client.topology import routing_key
+
+    tag = routing_key(name.encode()).decode()
+    if set("{}") & set(tag):
+        raise CommandFailed("USAGE", f"name the dead letters of {name}: it has stray braces")
+    base = name.replace(f"{{{tag}}}", "")
+    return f"{base or tag}.dead{{{tag}}}"
 
 
 def parse_number_pairs(texts: Iterable[str], what: str) -> list[tuple[int, int]]:

@@ -2,12 +2,14 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from onelog.client.connection import Connection
-from onelog.client.options import Scope
+from onelog.client.options import Scope, to_route
 from onelog.client.validation import refuse_unsendable
 from onelog.client.values import milliseconds
+from onelog.errors import AlreadyExists
 from onelog.v1 import admin_pb2, log_pb2
 
 
@@ -93,6 +95,12 @@ class AsyncAdmin:
         )
         return answer
 
+    async def damage(self, *, endpoint: str | None = None) -> admin_pb2.ListDamageResponse:
+        """List the damaged files of a node's logs, and what cannot be read because of them."""
+        request = admin_pb2.ListDamageRequest()
+        answer: admin_pb2.ListDamageResponse = await self._ask("ListDamage", request, endpoint)
+        return answer
+
     async def read_log(
         self,
         shard: int,
@@ -101,11 +109,13 @@ class AsyncAdmin:
         last_index: int = 0,
         follow: bool = False,
         with_voids: bool = False,
+        pass_damage: bool = False,
         endpoint: str | None = None,
     ) -> AsyncIterator[log_pb2.Entry]:
         """Yield committed entries in order; with ``follow`` continue with new ones, endlessly.
 
-        It begins at ``first_index``, or at the first entry that is kept.
+        It begins at ``first_index``, or at the first entry that is kept. What the node cannot read
+        raises DataLoss; with ``pass_damage`` it is an entry with ``unreadable_through`` instead.
         """
         request = admin_pb2.ReadLogRequest(
             shard=shard,
@@ -113,6 +123,7 @@ class AsyncAdmin:
             last_index=last_index,
             follow=follow,
             with_voids=with_voids,
+            pass_damage=pass_damage,
         )
         connection = self._connection
         await connection.ready(self._scope.timeout_s)
@@ -120,7 +131,7 @@ class AsyncAdmin:
             "Admin/ReadLog",
             lambda: request,
             timeout_s=self._scope.timeout_s,
-            route=lambda: endpoint or connection.topology.endpoint_of(shard),
+            route=to_route(endpoint) or partial(connection.topology.endpoint_of, shard),
             shard=shard,
         )
         async with aclosing(answers):
@@ -132,12 +143,19 @@ class AsyncAdmin:
                     return
 
     async def create_namespace(
-        self, name: str, limits: admin_pb2.NamespaceLimits | None = None
+        self,
+        name: str,
+        limits: admin_pb2.NamespaceLimits | None = None,
+        *,
+        exist_ok: bool = False,
     ) -> None:
-        """Create a namespace in every shard."""
-        await self._do(
-            "CreateNamespace", admin_pb2.CreateNamespaceRequest(namespace=name, limits=limits)
-        )
+        """Create a namespace in every shard; with ``exist_ok`` an existing one stays as it is."""
+        request = admin_pb2.CreateNamespaceRequest(namespace=name, limits=limits)
+        try:
+            await self._do("CreateNamespace", request)
+        except AlreadyExists:
+            if not exist_ok:
+                raise
 
     async def configure_namespace(self, name: str, limits: admin_pb2.NamespaceLimits) -> None:
         """Change the limits of a namespace."""
@@ -203,7 +221,7 @@ class AsyncAdmin:
             f"Admin/{method}",
             request,
             timeout_s=self._scope.timeout_s,
-            route=None if endpoint is None else lambda: endpoint,
+            route=to_route(endpoint),
             shard=shard,
             is_repeatable=True,
         )
@@ -216,6 +234,6 @@ class AsyncAdmin:
             f"Admin/{method}",
             request,
             timeout_s=self._scope.timeout_s,
-            route=None if endpoint is None else lambda: endpoint,
+            route=to_route(endpoint),
             shard=shard,
         )

@@ -11,6 +11,7 @@ and session, and an answer), so consecutive calls of one kind share one if this 
 | ACK | they are for one queue | 1,000 messages | nothing, or why it is not settled |
 | ENQUEUE | they are for one queue | 1,000 messages | the id of its message |
 | APPEND | they are for one stream | 1,000 records | the place of its record |
+| POINTS | the message has only points of one measurement | 1,000 calls | the count of its values |
 | PUT_WITH, GET, SINGLE | never | 1 | the result |
 
 PUT_WITH is a put with more than a key and a value. SINGLE is anything else: the call brings the
@@ -18,12 +19,12 @@ functions that fill its operation and read its result. A call that is traced or 
 for shares nothing, whatever its kind. The lane limits the calls and bytes of a message
 (onelog/client/lanes.py).
 
-Puts that share an operation are written all or none. If that is refused (one value is too large for
-the namespace, say) they are resent, each by itself (``is_split``), before any later call. This is
-why nothing else may be in their message: operations after them there would take effect first.
+Puts that share an operation are written all or none, and so are points. If that is refused (one
+value is too large for the namespace, say) they are resent, each by itself (``is_split``), before
+any later call. This is why nothing else may be in their message: operations after them there would
+take effect first.
 
-CPU of all processes for a put on three nodes, with and without sharing: 46 and 55 us from 256
-callers, 18 and 27 from 1,024 (docs/performance.md).
+Sharing saves CPU for puts: docs/performance/2026-11-18.md ("What did not help") has the figures.
 
 Invariants: the i-th operation of ``request`` is that of the i-th list in ``operations``, and these
 hold calls in the order in which they were made. ``earliest_s`` is not above the deadline of any
@@ -40,7 +41,8 @@ from typing import Any
 from onelog.client.calls import Backoff
 from onelog.client.observing import COLLECTING, PARENT, add_parents, collecting_cost
 from onelog.client.sessions import Session
-from onelog.client.validation import refuse
+from onelog.client.tables import Rows
+from onelog.client.validation import UNSENDABLE, refuse
 from onelog.client.values import (
     ASYNC,
     MESSAGES_MAX,
@@ -59,6 +61,10 @@ KEYS_MAX = 1_000
 # Keys and values that the server always refuses share no operation, so that others do not fail.
 KEY_SIZE_MAX = 4_096
 VALUE_SIZE_MAX = 64 << 10
+# Calls, series and values in one write of points; the server accepts more.
+CALLS_MAX = 1_000
+SERIES_MAX = 2_500
+VALUES_MAX = 50_000
 KEYS_RESERVED = (b"cg:", b"_ts:")
 _RESERVED_FIRST = frozenset(prefix[0] for prefix in KEYS_RESERVED)
 _first_byte = itemgetter(0)
@@ -102,6 +108,9 @@ class Kind:
     # The most consecutive calls that share an operation.
     calls_max: int = 1
 
+    # Whether calls that share an operation take effect all or none.
+    is_all_or_none: bool = False
+
     # Whether each call takes a sequence of the session, or the operation one for all.
     takes_sequence_each: bool = False
 
@@ -118,8 +127,8 @@ class Batch:
 
     __slots__ = (
         "_keys", "backoff", "calls", "count", "earliest_s", "endpoint", "error", "is_counted",
-        "is_split", "is_uncertain", "is_written", "operations", "request", "sent_s", "sequence",
-        "session", "size",
+        "is_refused", "is_split", "is_uncertain", "is_written", "operations", "request", "sent_s",
+        "sequence", "session", "size",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -130,7 +139,7 @@ class Batch:
         self.earliest_s = float("inf")
         self.request = pipeline_pb2.ExecuteRequest()
         self.operations: list[Sequence[Call]] = []
-        self.is_split = False  # its puts were refused together
+        self.is_split = False  # its calls were refused together
         self._keys: dict[Any, set[bytes]] | None = None
         self.session: Session | None = None
         self.sequence = 0
@@ -139,6 +148,7 @@ class Batch:
         self.sent_s = float("inf")
         self.is_written = False
         self.is_uncertain = False
+        self.is_refused = False  # all that is left was refused by the database itself
         self.backoff: Backoff | None = None
         self.error: OnelogError | None = None
 
@@ -166,7 +176,7 @@ class Batch:
             calls = waiting.pop()
             try:
                 calls[0].kind.fill(operations.add(), calls)
-            except (OnelogError, TypeError, ValueError) as error:
+            except (OnelogError, *UNSENDABLE) as error:
                 del operations[-1]
                 if len(calls) == 1:
                     fail(calls, _to_unsendable(error))
@@ -176,10 +186,10 @@ class Batch:
                 append(calls)
 
     @property
-    def is_shared_put(self) -> bool:
-        """Whether it is an operation with the puts of several calls, written all or none."""
+    def is_shared(self) -> bool:
+        """Whether it is one operation of several calls that take effect all or none."""
         calls = self.operations[0]
-        return len(calls) > 1 and calls[0].kind is PUT
+        return len(calls) > 1 and calls[0].kind.is_all_or_none
 
     @property
     def sequences(self) -> int:
@@ -245,7 +255,7 @@ def coalesce(calls: Iterable[Call], *, is_split: bool) -> list[Sequence[Call]]:
     group: list[Call] = []
     kind: Kind | None = None
     target: Any = None
-    room, has_puts = 0, False
+    room, is_all_or_none = 0, False
     for call in calls:
         if room and call.kind is kind and call.target == target:
             group.append(call)
@@ -256,14 +266,14 @@ def coalesce(calls: Iterable[Call], *, is_split: bool) -> list[Sequence[Call]]:
         if room:
             group, target = [call], call.target
             groups.append(group)
-            has_puts = has_puts or kind is PUT
+            is_all_or_none = is_all_or_none or kind.is_all_or_none
         else:
             groups.append((call,))
-    if has_puts and (is_split or len(groups) > 1):
+    if is_all_or_none and (is_split or len(groups) > 1):
         return [
             part
             for group in groups
-            for part in ([(call,) for call in group] if group[0].kind is PUT else [group])
+            for part in ([(call,) for call in group] if group[0].kind.is_all_or_none else [group])
         ]
     return groups
 
@@ -278,8 +288,7 @@ def _is_reserved_among(keys: Sequence[bytes]) -> bool:
 def _to_unsendable(error: Exception) -> Exception:
     """Return the API's error for one that was raised while building a request."""
     try:
-        if isinstance(error, ValueError):
-            refuse(error)
+        refuse(error)
     except OnelogError as refused:
         return refused
     return error
@@ -386,6 +395,26 @@ def _answer_append(result: pipeline_pb2.OperationResult, calls: Sequence[Call]) 
     _answer_each(result.append_records.results, calls, to_appended)
 
 
+def _fill_points(operation: pipeline_pb2.Operation, calls: Sequence[Call]) -> None:
+    if len(calls) > 1 and (
+        sum(len(call.payload[0]) for call in calls) > SERIES_MAX
+        or sum(call.payload[1] for call in calls) > VALUES_MAX
+    ):
+        raise ValueError("points that one operation cannot hold")
+    request = operation.write_points
+    request.namespace, request.measurement, is_early = calls[0].target
+    if is_early:
+        request.options.durability = ASYNC
+    for call in calls:
+        request.series.extend(call.payload[0])
+
+
+def _answer_points(_result: pipeline_pb2.OperationResult, calls: Sequence[Call]) -> None:
+    for call in calls:
+        if not call.future.done():
+            call.future.set_result(call.payload[1])
+
+
 def _answer_each(results: Sequence[Any], calls: Sequence[Call], read: Callable[[Any], Any]) -> None:
     """Answer each call with what ``read`` returns or raises for its result."""
     if len(results) != len(calls):
@@ -406,7 +435,7 @@ def _fill_get(operation: pipeline_pb2.Operation, calls: Sequence[Call]) -> None:
     if namespace:
         get.namespace = namespace
     if read is not None:
-        read.put(get.options)
+        read.fill(get.options)
 
 
 def _answer_get(result: pipeline_pb2.OperationResult, calls: Sequence[Call]) -> None:
@@ -433,24 +462,27 @@ def _answer_single(result: pipeline_pb2.OperationResult, calls: Sequence[Call]) 
 # PUT: namespace; keys and values.
 # PUT_WITH: namespace, whether it is early; the arguments of fill_put.
 # ACK, ENQUEUE, APPEND: namespace, name, whether it is early; message, body or value.
+# POINTS: namespace, measurement, whether it is early; points of series, the number of their values.
 # GET: shard; namespace, key, Read or None.
 # SINGLE: namespace of its keys, or None; a Single.
-PUT = Kind(_fill_put, _answer_put, KEYS_MAX, keys=lambda call: call.payload[0])
+PUT = Kind(_fill_put, _answer_put, KEYS_MAX, is_all_or_none=True, keys=lambda call: call.payload[0])
 PUT_WITH = Kind(_fill_put_with, _answer_put_with)
 ACK = Kind(_fill_ack, _answer_ack, MESSAGES_MAX, keys=lambda _call: (), is_urgent=True)
 ENQUEUE = Kind(_fill_enqueue, _answer_enqueue, MESSAGES_MAX, takes_sequence_each=True)
 APPEND = Kind(_fill_append, _answer_append, MESSAGES_MAX, takes_sequence_each=True)
+POINTS = Kind(_fill_points, _answer_points, CALLS_MAX, is_all_or_none=True)
 GET = Kind(_fill_get, _answer_get)
 SINGLE = Kind(_fill_single, _answer_single, keys=lambda call: call.payload.keys)
 
 
-async def gather_results(answers: Iterable[Future[Any]]) -> list[Any]:
+async def gather_results(answers: Iterable[Future[Any]]) -> Rows[Any]:
     """Wait for all results and return them in order; then raise the first error, if any.
 
     It awaits one future after the other. All results of a message arrive together, so this wakes up
     once for each message and not for each operation.
     """
-    results, errors = [], []
+    results: Rows[Any] = Rows()
+    errors = []
     waiting = list(answers)
     try:
         for future in waiting:

@@ -222,6 +222,18 @@ class Facade:
         self._core = core
         self._thread = thread
 
+    def _take_next(self) -> Any:
+        """Return the next item of an iterator, whose pages arrive in the loop's thread."""
+        while True:
+            try:
+                return self._core._take()
+            except IndexError:
+                pass
+            try:
+                self._thread.run(self._core._turn())
+            except StopAsyncIteration:
+                raise StopIteration from None
+
     def _same(self, core: Any) -> Any:
         """Return this object if ``core`` is its own, else a facade for that one."""
         return self if core is self._core else type(self)._of(core, self._thread)

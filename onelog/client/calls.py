@@ -14,9 +14,9 @@ from contextlib import aclosing
 from enum import Enum
 from typing import Any
 
-from onelog.channel import Channel, RpcError
+from onelog.channel import MISTAKES, NOT_CONNECTED, UNREACHED, Channel, RpcError
 from onelog.client.channels import METHODS, Channels
-from onelog.client.observing import COLLECTING, ask_for_cost, collect_cost, with_parent
+from onelog.client.observing import COLLECTING, ask_for_cost, collect_cost, parent_metadata
 from onelog.client.options import ClientOptions
 from onelog.client.topology import Topology
 from onelog.errors import (
@@ -64,11 +64,17 @@ def judge(error: OnelogError) -> Verdict:
             return Verdict.AGAIN
         case ResourceExhausted() if error.retry_after_s is not None:
             return Verdict.AGAIN
-        case ResourceExhausted(reason="SESSION_RESULTS_FULL"):
-            # There is room again when the answers under way are confirmed.
-            return Verdict.AGAIN
         case _:
             return Verdict.FINAL
+
+
+def is_refusal(error: OnelogError) -> bool:
+    """Return whether this is the result of the operation, which a session keeps.
+
+    The operation had no effect, and a repeated request is answered the same: it can be tried again
+    only as a new one.
+    """
+    return "detail" in error.metadata or "cause" in error.metadata
 
 
 class Backoff:
@@ -119,18 +125,19 @@ class Calls:
     async def start(self, timeout_s: float) -> None:
         """Learn the topology, if it is not known."""
         backoff, loop = self._backoff(), asyncio.get_running_loop()
-        deadline_s = loop.time() + timeout_s
+        deadline_s, last = loop.time() + timeout_s, None
         while not self._topology.is_known:
             try:
                 async with asyncio.timeout_at(deadline_s):
                     await self._topology.refresh()
             except TimeoutError:
-                raise Unavailable(
+                raise last or Unavailable(
                     f"none of {', '.join(self._topology.endpoints())} answered in {timeout_s:g} s",
-                    reason="NOT_CONNECTED",
+                    reason=NOT_CONNECTED,
                 ) from None
             except OnelogError as error:
-                if judge(error) is Verdict.FINAL:
+                last = error
+                if judge(error) is Verdict.FINAL or error.reason in MISTAKES:
                     raise
                 wait_s = backoff.next_s(error)
                 if loop.time() + wait_s >= deadline_s:
@@ -147,11 +154,13 @@ class Calls:
         route: Callable[[], str] | None = None,
         is_repeatable: bool = False,
         poll_s: float = 0.0,
+        renew: Callable[[], None] | None = None,
     ) -> Any:
         """Make a call and return its answer, with as many attempts as the timeout allows.
 
         It goes to the leader of ``shard``, to the endpoint that ``route`` returns, or to any node.
-        ``is_repeatable`` says that repeating it is harmless.
+        ``is_repeatable`` says that repeating it is harmless. ``renew`` makes it a new request: the
+        session keeps the refusal of the last one.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s + poll_s
@@ -187,6 +196,10 @@ class Calls:
                 raise error
             if verdict is Verdict.UNKNOWN and not is_repeatable:
                 raise _unknown(error)
+            if is_refusal(error):
+                is_uncertain = False
+                if renew is not None:
+                    renew()
             self.failed(shard, target, error)
             wait_s = backoff.next_s(error)
             if loop.time() + wait_s >= deadline_s:
@@ -218,17 +231,20 @@ class Calls:
         loop = asyncio.get_running_loop()
         backoff, broken_s = self._backoff(), loop.time()
         while True:
-            target = route()
+            target, begun_s, has_answered = route(), loop.time(), False
             try:
                 async with aclosing(self._stream(target, path, request())) as answers:
                     async for answer in answers:
                         yield answer
-                        backoff, broken_s = self._backoff(), loop.time()
+                        has_answered = True
             except OnelogError as failure:
                 error = failure
             else:
                 return
-            if judge(error) in (Verdict.FINAL, Verdict.REOPEN) and error.reason != "SLOW_READER":
+            # It worked until now; how long ago the last answer came does not matter.
+            if has_answered or loop.time() - begun_s >= timeout_s:
+                backoff, broken_s = self._backoff(), loop.time()
+            if judge(error) in (Verdict.FINAL, Verdict.REOPEN):
                 raise error
             self.failed(shard, target, error)
             wait_s = backoff.next_s(error)
@@ -241,7 +257,7 @@ class Calls:
         if isinstance(error, NotLeader) and error.leader and shard is not None:
             self._topology.redirect(shard, error.leader)
             return
-        if error.reason == "NOT_CONNECTED" and shard is not None:
+        if error.reason in UNREACHED and shard is not None:
             self._topology.forget_leader(shard, endpoint)
         self._topology.refresh_soon()
 
@@ -259,7 +275,7 @@ class Calls:
             await channel.ready(min(timeout_s, self._options.connect_timeout_s))
         method, data = METHODS[path], request.SerializeToString()
         try:
-            metadata = with_parent(self._channels.metadata)
+            metadata = parent_metadata()
             answer = await channel.unary(method.path, data, timeout_s, metadata)
         except RpcError as failure:
             self._channels.check_open()
@@ -270,7 +286,7 @@ class Calls:
         with self._channels.place(endpoint) as channel:
             await channel.ready(self._options.connect_timeout_s)
             method, data = METHODS[path], request.SerializeToString()
-            call = channel.stream(method.path, data, with_parent(self._channels.metadata))
+            call = channel.stream(method.path, data, parent_metadata())
             try:
                 async for answer in call:
                     yield method.parse(answer)

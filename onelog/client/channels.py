@@ -74,10 +74,6 @@ class Channels:
             server_name=None if tls is None else tls.server_name,
             message_bytes_max=options.message_bytes_max,
         )
-        # The caller's credentials, sent with every call.
-        self.metadata: tuple[tuple[str, str], ...] = ()
-        if options.token is not None:
-            self.metadata = (("authorization", f"Bearer {options.token}"),)
         self._by_endpoint: dict[str, Channel] = {}
         self._spread: dict[str, Spread[Channel]] = {}
         self.is_closed = False

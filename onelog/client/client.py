@@ -2,16 +2,26 @@
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from time import monotonic
 from typing import Self
 
 from onelog.client.admin import AsyncAdmin
 from onelog.client.connection import Connection
 from onelog.client.kv import AsyncKV
 from onelog.client.log import AsyncLog
-from onelog.client.options import DEFAULT_ENDPOINT, ClientOptions, Durability, Scope, Tls
+from onelog.client.options import (
+    DEFAULT_ENDPOINT,
+    ClientOptions,
+    Durability,
+    Scope,
+    Tls,
+    parse_endpoint,
+    to_route,
+)
 from onelog.client.queue import AsyncQueue
 from onelog.client.stream import AsyncStream
 from onelog.client.tail import AsyncTail
+from onelog.client.times import Time, to_nanoseconds
 from onelog.client.timeseries import AsyncTimeSeries
 from onelog.client.transactions import AsyncBatch
 from onelog.client.validation import refuse_unsendable
@@ -19,13 +29,15 @@ from onelog.client.values import (
     Key,
     QueueInfo,
     Read,
+    RecordFilter,
     StreamInfo,
     to_bytes,
     to_queue_info,
     to_stream_info,
 )
 from onelog.client.watch import AsyncWatch, Watched
-from onelog.v1 import queue_pb2, stream_pb2
+from onelog.errors import InvalidArgument
+from onelog.v1 import admin_pb2, queue_pb2, stream_pb2
 
 
 @refuse_unsendable
@@ -43,11 +55,10 @@ class AsyncClient:
         endpoints: str | Sequence[str] = DEFAULT_ENDPOINT,
         *,
         timeout_s: float | None = None,
-        token: str | None = None,
         tls: Tls | None = None,
         options: ClientOptions | None = None,
     ) -> None:
-        """Make a client for one or several endpoints, ``host:port``.
+        """Make a client for one or several endpoints, ``host:port``; the port is 7400 if left out.
 
         One endpoint is enough: the client learns the others from it. ``timeout_s`` is for a whole
         call with its retries. ``options`` has all settings; the other arguments override it.
@@ -55,12 +66,14 @@ class AsyncClient:
         found = options or ClientOptions()
         if timeout_s is not None:
             found = replace(found, timeout_s=timeout_s)
-        if token is not None or tls is not None:
-            found = replace(found, token=token or found.token, tls=tls or found.tls)
+        if tls is not None:
+            found = replace(found, tls=tls)
         listed = [endpoints] if isinstance(endpoints, str) else list(endpoints)
         if not listed:
-            raise ValueError("a client needs an endpoint")
-        self._attach(Connection(listed, found), Scope(timeout_s=found.timeout_s))
+            raise InvalidArgument("a client needs an endpoint", reason="ENDPOINT_INVALID")
+        self._attach(
+            Connection(map(parse_endpoint, listed), found), Scope(timeout_s=found.timeout_s)
+        )
 
     def _attach(self, connection: Connection, scope: Scope) -> None:
         self._connection = connection
@@ -162,13 +175,26 @@ class AsyncClient:
             progress_s=progress_s,
         )
 
-    def tail(self, *streams: str, cursor: bytes | None = None) -> AsyncTail:
-        """Return an iterator over records appended to any of these streams from now on.
+    def tail(
+        self,
+        *streams: str,
+        from_start: bool = False,
+        from_ns: Time = 0,
+        only: RecordFilter | None = None,
+        cursor: bytes | None = None,
+    ) -> AsyncTail:
+        """Return an iterator over the records of any of these streams as they are appended.
 
-        With ``cursor`` it continues where an earlier tail stopped.
+        It begins with new records, with ``from_start`` at the first that are kept, or at a time.
+        With ``cursor`` it continues where an earlier tail of the same streams stopped.
         """
-        starts = [stream_pb2.TailStart(stream=name) for name in streams]
-        return AsyncTail(self._connection, self._scope, starts, None, cursor)
+        if from_start and from_ns:
+            raise InvalidArgument("from the start, or from a time", reason="START_INVALID")
+        start_ns = to_nanoseconds(from_ns, "from_ns")
+        starts = [stream_pb2.TailStart(stream=name, from_ns=start_ns) for name in streams]
+        for start in starts if from_start else ():
+            start.from_offset = 0
+        return AsyncTail(self._connection, self._scope, starts, only, cursor)
 
     def namespace(self, name: str) -> Self:
         """Return a view of this client whose calls use another namespace."""
@@ -182,8 +208,10 @@ class AsyncClient:
 
         With the durability ``async`` a put, an enqueue, an append or a write of points returns when
         a majority has received it, and may be lost if a majority loses power at once. Such writes
-        have no session: if the outcome is not known, OutcomeUnknown is raised. Other writes are not
-        affected.
+        have no session: if the outcome is not known, OutcomeUnknown is raised. A write of data
+        whose answer needs its result (a delete, a counter, a condition, a transaction) is refused
+        with ASYNC_NEEDS_RESULT; with ``prefer-async`` it is sync. Leases, settling messages and
+        records, and settings are always sync.
         """
         scope = self._scope
         if timeout_s is not None:
@@ -195,6 +223,22 @@ class AsyncClient:
     async def connect(self) -> None:
         """Connect now instead of on the first call."""
         await self._connection.ready(self._scope.timeout_s)
+
+    async def ping(self, *, endpoint: str | None = None) -> float:
+        """Ask a node for a sign of life and return how long the answer took, in seconds.
+
+        ``endpoint`` says which node; without it, any. Connecting is not counted.
+        """
+        await self.connect()
+        began_s = monotonic()
+        await self._connection.calls.unary(
+            "Admin/GetTopology",
+            admin_pb2.GetTopologyRequest(),
+            timeout_s=self._scope.timeout_s,
+            route=to_route(endpoint),
+            is_repeatable=True,
+        )
+        return monotonic() - began_s
 
     async def close(self) -> None:
         """Close all connections; calls under way fail with CLIENT_CLOSED."""

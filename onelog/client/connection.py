@@ -14,7 +14,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
@@ -36,6 +36,9 @@ from onelog.errors import (
 )
 from onelog.v1 import pipeline_pb2
 
+if TYPE_CHECKING:
+    from onelog.client.blocking import LoopThread
+
 # How often deadlines are checked while something is under way: how late an error may be.
 SWEEP_S = 0.02
 # How long a cancelled caller, or ``close``, waits until an unwanted answer is handled.
@@ -49,6 +52,8 @@ class Connection:
     """What all views of a client share. May be made outside an event loop, is used inside one."""
 
     loop: asyncio.AbstractEventLoop
+    # What runs the calls of a blocking client.
+    thread: "LoopThread | None" = None
 
     def __init__(self, endpoints: Iterable[str], options: ClientOptions) -> None:
         self.options = options
@@ -182,7 +187,7 @@ class Connection:
     ) -> AsyncIterator[Any]:
         """Yield the pages of a list by name: of all shards, or of its routing key's shard."""
         if read is not None:
-            read.put(request.options)
+            read.fill(request.options)
         is_stale = read is not None and read.stale
         name = request.routing_key or None
         while True:
@@ -246,10 +251,16 @@ class Connection:
             finally:
                 session.done(sequence)
 
+        def renew() -> None:
+            nonlocal sequence
+            session.done(sequence)
+            sequence = session.take(1, monotonic())
+            session.fill(request.options.session, sequence)
+
         is_left = False
         try:
             session.fill(request.options.session, sequence)
-            return await call(timeout_s=timeout_s, poll_s=poll_s)
+            return await call(timeout_s=timeout_s, poll_s=poll_s, renew=renew)
         except SessionExpired:
             self.sessions.lost(session)
             raise
@@ -269,6 +280,12 @@ class Connection:
         task.add_done_callback(self._ending.discard)
         await asyncio.wait((task,), timeout=UNWANTED_WAIT_S)
 
+    def make_failed(self, error: Exception) -> asyncio.Future[Any]:
+        """Return the future of an operation that cannot be sent."""
+        failed = self.loop.create_future()
+        failed.set_exception(error)
+        return failed
+
     # For the lanes
 
     def flush_soon(self, lane: Lane) -> None:
@@ -281,8 +298,7 @@ class Connection:
         endpoint = batch.endpoint
         pipe = self._pipes.get(endpoint)
         if pipe is None:
-            channel, metadata = self.channels.of(endpoint), self.channels.metadata
-            pipe = self._pipes[endpoint] = Pipe(channel, metadata, self.options)
+            pipe = self._pipes[endpoint] = Pipe(self.channels.of(endpoint), self.options)
         pipe.send(batch, lane)
         self._schedule_flush()
 

@@ -2,15 +2,21 @@
 
 A group has a committed offset in each partition, and members that share the work. ``join`` returns
 a consumer: an iterator over records, which are pending until they are acknowledged. Its heartbeat
-runs in the background. When partitions move to another member, the next fetch adapts.
+runs in the background, and a fetch sends one if the last was long ago. When partitions move to
+another member, the next fetch adapts. A member whose session ran out nevertheless (its program was
+suspended, say) joins again as a new member. What it held belongs to others then.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from time import monotonic
 from typing import Any, Self
 
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
+from onelog.client.tables import Rows
+from onelog.client.times import Time, to_nanoseconds
 from onelog.client.validation import refuse_unsendable
 from onelog.client.values import (
     GroupConfig,
@@ -21,10 +27,12 @@ from onelog.client.values import (
     to_group_info,
     to_record,
 )
-from onelog.errors import ConditionFailed, InvalidArgument, OnelogError
+from onelog.errors import AlreadyExists, ConditionFailed, InvalidArgument, NotFound, OnelogError
 from onelog.v1 import pipeline_pb2, stream_pb2
 
 HEARTBEATS = 3  # in the length of one session: one may be lost
+RECORDS_MAX = 1_000  # that the server accepts in one request to settle them
+MEMBER_UNKNOWN = "MEMBER_UNKNOWN"
 
 
 @refuse_unsendable
@@ -41,20 +49,28 @@ class AsyncGroup:
         self,
         *,
         from_offset: int | None = None,
-        from_ns: int = 0,
+        from_ns: Time = 0,
         config: GroupConfig | None = None,
+        exist_ok: bool = False,
     ) -> None:
-        """Create the group; it begins at an offset or a time, else with new records."""
-        request = stream_pb2.CreateGroupRequest(from_ns=from_ns)
+        """Create the group; it begins at an offset or a time, else with new records.
+
+        With ``exist_ok`` an existing one stays as it is.
+        """
+        request = stream_pb2.CreateGroupRequest(from_ns=to_nanoseconds(from_ns, "from_ns"))
         if from_offset is not None:
             request.from_offset = from_offset
-        (config or GroupConfig()).put(request.config)
-        await self._change("Stream/CreateGroup", request)
+        (config or GroupConfig()).fill(request.config)
+        try:
+            await self._change("Stream/CreateGroup", request)
+        except AlreadyExists:
+            if not exist_ok:
+                raise
 
     async def configure(self, config: GroupConfig) -> None:
         """Replace the settings."""
         request = stream_pb2.ConfigureGroupRequest()
-        config.put(request.config)
+        config.fill(request.config)
         await self._change("Stream/ConfigureGroup", request)
 
     async def delete(self) -> None:
@@ -65,7 +81,7 @@ class AsyncGroup:
         """Return the group's settings, members, offsets and pending records."""
         request = self._named(stream_pb2.GetGroupRequest())
         if read is not None:
-            read.put(request.options)
+            read.fill(request.options)
         answer = await self._connection.call_read(
             "Stream/GetGroup",
             request,
@@ -76,7 +92,11 @@ class AsyncGroup:
         return to_group_info(answer)
 
     async def seek(
-        self, *, offset: int | None = None, time_ns: int | None = None, partition: int | None = None
+        self,
+        *,
+        offset: int | None = None,
+        time_ns: Time | None = None,
+        partition: int | None = None,
     ) -> None:
         """Move the group's offset, back or forward, to an offset or a time."""
         if (offset is None) == (time_ns is None):
@@ -85,7 +105,7 @@ class AsyncGroup:
         if offset is not None:
             request.offset = offset
         if time_ns is not None:
-            request.time_ns = time_ns
+            request.time_ns = to_nanoseconds(time_ns, "time_ns")
         if partition is not None:
             request.partition = partition
         await self._change("Stream/SeekGroup", request)
@@ -115,17 +135,13 @@ class AsyncGroup:
 
     async def commit(self, records: Record | Iterable[Record]) -> None:
         """Set the group's offsets to after these records, in a group without members."""
-        await self._commit(records, 0, (await self.info()).generation)
+        present = present_records(records)
+        if present:
+            await self._commit(present, 0, (await self.info()).generation)
 
-    async def _commit(
-        self, records: Record | Iterable[Record], member_id: int, generation: int
-    ) -> None:
+    async def _commit(self, records: Iterable[Record], member_id: int, generation: int) -> None:
         request = stream_pb2.CommitOffsetsRequest(member_id=member_id, generation=generation)
-        newest: dict[int, int] = {}
-        for record in _present(records):
-            newest[record.partition] = max(record.offset, newest.get(record.partition, 0))
-        for partition, offset in newest.items():
-            request.places.add(partition=partition, offset=offset + 1)
+        fill_offsets(request.places, records)
         await self._operate("commit_offsets", request)
 
     def _named(self, request: Any) -> Any:
@@ -166,98 +182,136 @@ class AsyncConsumer:
         self, group: AsyncGroup, joined: stream_pb2.JoinGroupResponse, session_s: float, limit: int
     ) -> None:
         self._group = group
-        self._member_id = joined.member_id
-        self._generation = joined.generation
-        self._partitions = tuple(joined.partitions)
         self._session_s = session_s
         self._limit = limit
-        self._fetched: list[Record] = []
+        self._page: deque[Record] = deque()  # fetched and not handed out
         self._heart: asyncio.Task[None] | None = None
+        self._joining = asyncio.Lock()
         self._is_closed = False
+        self._enter(joined)
 
     @property
     def member_id(self) -> int:
-        """The member's id in the group."""
+        """The member's id in the group; another one after its session ran out."""
         return self._member_id
+
+    @property
+    def generation(self) -> int:
+        """The generation of the group that the member knows; it rises when partitions move."""
+        return self._generation
 
     @property
     def partitions(self) -> tuple[int, ...]:
         """The partitions that belong to the member now."""
         return self._partitions
 
-    async def fetch(self, *, wait_s: float = 0.0, limit: int | None = None) -> list[Record]:
+    async def fetch(self, *, wait_s: float = 0.0, limit: int | None = None) -> Rows[Record]:
         """Return the next records; wait up to ``wait_s`` for the first. May return none.
 
-        Records whose delivery failed, or whose member is gone, come first.
+        Records whose delivery failed, or whose member is gone, come first. A fetch is a sign of
+        life. If the session of the member ran out, it joins again.
         """
         self._beat_in_background()
-        request = stream_pb2.FetchRecordsRequest(
-            member_id=self._member_id,
-            generation=self._generation,
-            limit=limit or self._limit,
-            wait_ms=milliseconds(wait_s),
-        )
+        if monotonic() - self._beaten_s >= self._session_s / HEARTBEATS:
+            await self._beat()
+
+        def make() -> stream_pb2.FetchRecordsRequest:
+            return stream_pb2.FetchRecordsRequest(
+                member_id=self._member_id,
+                generation=self._generation,
+                limit=self._limit if limit is None else limit,
+                wait_ms=milliseconds(wait_s),
+            )
+
         try:
-            answer = await self._group._change("Stream/FetchRecords", request, poll_s=wait_s)
+            answer = await self._as_member("Stream/FetchRecords", make, poll_s=wait_s)
         except ConditionFailed:
             # Partitions have moved: the heartbeat says which ones the next fetch may use.
             await self._beat()
-            return []
-        return [to_record(each) for each in answer.records]
+            return Rows()
+        return Rows(map(to_record, answer.records))
 
     async def ack(self, records: Record | Iterable[Record]) -> int:
-        """Acknowledge records; return how many were pending with this member."""
-        request = stream_pb2.AckRecordsRequest(member_id=self._member_id)
-        _fill_places(request.places, records)
-        count: int = (await self._group._operate("ack_records", request)).acked_count
+        """Acknowledge records and return how many; up to 1,000 at a time, all of them or none.
+
+        FailedPrecondition (RECORD_NOT_PENDING) if one is not pending with this member, as when its
+        session ran out meanwhile: then others get it.
+        """
+        count = 0
+        for part in _split(present_records(records)):
+            request = stream_pb2.AckRecordsRequest(member_id=self._member_id)
+            fill_places(request.places, part)
+            count += (await self._group._operate("ack_records", request)).acked_count
         return count
 
     async def nack(
         self, records: Record | Iterable[Record], *, delay_s: float = 0.0, reason: str = ""
     ) -> int:
         """Record failed deliveries: retry after a delay, or move to the dead-letter stream."""
-        request = stream_pb2.NackRecordsRequest(
-            member_id=self._member_id, delay_ms=milliseconds(delay_s), reason=reason
-        )
-        _fill_places(request.places, records)
-        count: int = (await self._group._change("Stream/NackRecords", request)).nacked_count
+        count = 0
+        for part in _split(present_records(records)):
+            request = stream_pb2.NackRecordsRequest(
+                member_id=self._member_id, delay_ms=milliseconds(delay_s), reason=reason
+            )
+            fill_places(request.places, part)
+            count += (await self._group._change("Stream/NackRecords", request)).nacked_count
         return count
 
-    async def claim(self, idle_s: float, *, limit: int = 100) -> list[Record]:
+    async def claim(self, idle_s: float, *, limit: int = 100) -> Rows[Record]:
         """Take over records that have been pending with another member for ``idle_s``."""
-        request = stream_pb2.ClaimRecordsRequest(
-            member_id=self._member_id,
-            generation=self._generation,
-            idle_ms=milliseconds(idle_s),
-            limit=limit,
-        )
-        answer = await self._group._change("Stream/ClaimRecords", request)
-        return [to_record(each) for each in answer.records]
+
+        def make() -> stream_pb2.ClaimRecordsRequest:
+            return stream_pb2.ClaimRecordsRequest(
+                member_id=self._member_id,
+                generation=self._generation,
+                idle_ms=milliseconds(idle_s),
+                limit=limit,
+            )
+
+        answer = await self._as_member("Stream/ClaimRecords", make)
+        return Rows(map(to_record, answer.records))
 
     async def commit(self, records: Record | Iterable[Record]) -> None:
         """Set the group's offsets to after these records, for groups without a pending list."""
-        await self._group._commit(records, self._member_id, self._generation)
+        present = present_records(records)
+        if present:
+            await self._group._commit(present, self._member_id, self._generation)
 
     async def close(self) -> None:
         """Leave the group; other members may claim its pending records."""
         if self._is_closed:
             return
         self._is_closed = True
+        self._page.clear()
         if self._heart is not None:
             self._heart.cancel()
             await asyncio.gather(self._heart, return_exceptions=True)
         request = stream_pb2.LeaveGroupRequest(member_id=self._member_id)
-        await self._group._change("Stream/LeaveGroup", request)
+        try:
+            await self._group._change("Stream/LeaveGroup", request)
+        except NotFound as error:
+            if error.reason != MEMBER_UNKNOWN:
+                raise
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Record:
-        while not self._fetched:
-            if self._is_closed:
-                raise StopAsyncIteration
-            self._fetched = (await self.fetch(wait_s=min(10.0, self._session_s)))[::-1]
-        return self._fetched.pop()
+        while not self._page:
+            await self._turn()
+        return self._take()
+
+    # As in ``AsyncTail``: records are fetched in the event loop and taken in any thread.
+
+    async def _turn(self) -> None:
+        """Fetch the next records, if there are any in a while."""
+        if self._is_closed:
+            raise StopAsyncIteration
+        self._page.extend(await self.fetch(wait_s=min(10.0, self._session_s)))
+
+    def _take(self) -> Record:
+        """Take the next record; IndexError if there is none."""
+        return self._page.popleft()
 
     async def __aenter__(self) -> Self:
         self._beat_in_background()
@@ -265,6 +319,12 @@ class AsyncConsumer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def _enter(self, joined: stream_pb2.JoinGroupResponse) -> None:
+        self._member_id = joined.member_id
+        self._generation = joined.generation
+        self._partitions = tuple(joined.partitions)
+        self._beaten_s = monotonic()
 
     def _beat_in_background(self) -> None:
         if self._heart is None and not self._is_closed:
@@ -280,18 +340,54 @@ class AsyncConsumer:
                 continue  # the next fetch or ack raises what is wrong
 
     async def _beat(self) -> None:
-        request = stream_pb2.HeartbeatGroupRequest(member_id=self._member_id)
-        answer = await self._group._change("Stream/HeartbeatGroup", request)
+        def make() -> stream_pb2.HeartbeatGroupRequest:
+            return stream_pb2.HeartbeatGroupRequest(member_id=self._member_id)
+
+        began_s = monotonic()
+        answer = await self._as_member("Stream/HeartbeatGroup", make)
         self._generation = answer.generation
         self._partitions = tuple(answer.partitions)
+        self._beaten_s = began_s
+
+    async def _as_member(self, path: str, make: Callable[[], Any], poll_s: float = 0.0) -> Any:
+        """Make a call of the member; if its session ran out, join again and make it anew."""
+        member_id = self._member_id
+        try:
+            return await self._group._change(path, make(), poll_s=poll_s)
+        except NotFound as error:
+            if error.reason != MEMBER_UNKNOWN or self._is_closed:
+                raise
+        async with self._joining:
+            if self._member_id == member_id:  # else somebody else was faster
+                request = stream_pb2.JoinGroupRequest(session_ms=milliseconds(self._session_s))
+                joined = await self._group._change("Stream/JoinGroup", request)
+                self._page.clear()  # others get them now
+                self._enter(joined)
+        return await self._group._change(path, make(), poll_s=poll_s)
 
 
-def _fill_places(places: Any, records: Record | Iterable[Record]) -> None:
-    for record in _present(records):
+def fill_places(places: Any, records: Iterable[Record]) -> None:
+    """Fill in the places of records."""
+    for record in records:
         places.add(partition=record.partition, offset=record.offset)
 
 
-def _present(records: Record | Iterable[Record]) -> list[Record]:
+def fill_offsets(places: Any, records: Iterable[Record]) -> None:
+    """Fill in the offsets after the newest of the records, by partition."""
+    newest: dict[int, int] = {}
+    for record in records:
+        newest[record.partition] = max(record.offset, newest.get(record.partition, 0))
+    for partition, offset in newest.items():
+        places.add(partition=partition, offset=offset + 1)
+
+
+def present_records(records: Record | Iterable[Record]) -> list[Record]:
     """Return the records without gaps, of which nothing is pending."""
     given = [records] if isinstance(records, Record) else records
     return [record for record in given if record.gap is None]
+
+
+def _split(records: list[Record]) -> Iterator[list[Record]]:
+    """Yield the records in parts that one request may hold."""
+    for first in range(0, len(records), RECORDS_MAX):
+        yield records[first : first + RECORDS_MAX]

@@ -3,7 +3,7 @@
 Some things need several calls and are objects: ``json(key)`` is a JSON document, read and changed
 in parts; ``txn()`` a transaction; ``lease()`` a lifetime that keys share; ``lock()`` a lock.
 
-The client's own CPU time (bench/client.py, 100-byte values, docs/performance.md): ``put`` from 64
+The client's own CPU time (bench/client.py, 100-byte values): ``put`` from 64
 tasks 7.6 us an operation, from 256 tasks 4.7 us; ``get`` from 256 tasks 4.3 us; ``put_many``
 0.9 us. From one task a put takes 120 us and a get 80, with uvloop 70 and 45: each is one write and
 one read of the socket.
@@ -21,8 +21,9 @@ from onelog.client.connection import Connection
 from onelog.client.lanes import WriteLane
 from onelog.client.leases import AsyncLease, AsyncLock
 from onelog.client.options import Scope
+from onelog.client.tables import Rows
 from onelog.client.transactions import AsyncTxn
-from onelog.client.validation import checks_itself, refuse, refuse_unsendable
+from onelog.client.validation import UNSENDABLE, checks_itself, refuse, refuse_unsendable
 from onelog.client.values import (
     ASYNC,
     Item,
@@ -31,7 +32,7 @@ from onelog.client.values import (
     Read,
     Value,
     Version,
-    milliseconds,
+    lifetime_ms,
     to_bytes,
     to_item,
 )
@@ -55,7 +56,7 @@ class AsyncDocument:
         request = kv_pb2.GetJsonRequest(namespace=self._scope.namespace, key=self._key)
         fill.fill_path(request.path, path)
         if read is not None:
-            read.put(request.options)
+            read.fill(request.options)
         answer = await self._connection.call_read(
             "KV/GetJson",
             request,
@@ -78,6 +79,7 @@ class AsyncDocument:
         return await self._change(request)
 
     async def _change(self, request: kv_pb2.SetJsonRequest) -> int:
+        self._scope.need_result("a change of a document")
         request.namespace = self._scope.namespace
         version: int = await self._connection.write(
             self._key,
@@ -106,7 +108,7 @@ class AsyncKV:
         self._scope = scope
         self._namespace = scope.namespace
         self._timeout_s = scope.timeout_s
-        self._is_async = scope.durability == "async"
+        self._is_async = scope.is_early
         self._lane_of = connection.early_lane if self._is_async else connection.write_lane
 
     # One key
@@ -137,7 +139,7 @@ class AsyncKV:
                 assert lane is not None
             size = len(key) + len(value)
             if (
-                ttl_s
+                ttl_s is not None
                 or lease
                 or expected_version is not None
                 or self._is_async
@@ -146,15 +148,20 @@ class AsyncKV:
             ):
                 lease_id = lease if isinstance(lease, int) else lease.lease_id
                 put = to_bytes(key), to_bytes(value), ttl_s, lease_id, expected_version
-                target = self._namespace, self._is_async
+                is_early = self._is_async
+                if is_early and (lease_id or expected_version is not None):
+                    self._scope.need_result("a put with an expected version or a lease")
+                    is_early, lane = False, self._connection.write_lane(put[0])
+                    assert lane is not None
+                target = self._namespace, is_early
                 answer = lane.call(PUT_WITH, target, put, size, self._timeout_s)
             else:
                 pairs = (key,), (value,)
                 answer = lane.call(PUT, self._namespace, pairs, size, self._timeout_s)
-        except ValueError as error:
-            refuse(error)
+            version: int = await answer
+        except UNSENDABLE as error:
+            refuse(error, AsyncKV.put, locals())
             raise
-        version: int = await answer
         return version
 
     async def put_many(
@@ -169,18 +176,27 @@ class AsyncKV:
         with one version, or none. If a key is given twice, the last value counts. All keys are
         tried; if some fail, the first error is raised, with a note of how many failed.
         """
-        ttl_ms, lane_of = milliseconds(ttl_s), self._lane_of
-        options = self._connection.options
+        ttl_ms, lane_of = lifetime_ms(ttl_s), self._lane_of
+        connection = self._connection
+        if not connection.is_clear:
+            await connection.ready(self._timeout_s)
+        options = connection.options
         keys_max = min(KEYS_MAX, options.batch_operations_max)
         size_max = min(PART_BYTES_MAX, options.batch_bytes_max)
         parts: dict[WriteLane, _Part] = {}
         answers: list[Future[Any]] = []
         sent: list[_Part] = []
         places: list[_Part] = []
-        for key, value in items.items() if isinstance(items, Mapping) else items:
+        for pair in items.items() if isinstance(items, Mapping) else items:
             # Inlined for speed: 0.55 us for a key, 0.73 with three function calls.
-            name = key if type(key) is bytes else to_bytes(key)
-            data = value if type(value) is bytes else to_bytes(value)
+            try:
+                key, value = pair
+                name = key if type(key) is bytes else to_bytes(key)
+                data = value if type(value) is bytes else to_bytes(value)
+            except UNSENDABLE as error:
+                answers.append(connection.make_failed(error))
+                sent.append(_Part())
+                continue
             lane = lane_of(name)
             if lane is None:
                 await self._connection.ready(self._timeout_s)
@@ -227,20 +243,19 @@ class AsyncKV:
         """Return a key, or None if it does not exist."""
         item: Item | None
         try:
-            name = key.encode() if isinstance(key, str) else key
+            name = key if type(key) is bytes else to_bytes(key)
             if read is not None and read.takes_long:
                 item = await self._get_apart(name, read)
                 return item
             if not self._connection.is_clear:
                 await self._connection.ready(self._timeout_s)
-            answer = self._get_soon(name, read)
-        except ValueError as error:
-            refuse(error)
+            item = await self._get_soon(name, read)
+        except UNSENDABLE as error:
+            refuse(error, AsyncKV.get, locals())
             raise
-        item = await answer
         return item
 
-    async def get_many(self, keys: Iterable[Key], *, read: Read | None = None) -> list[Item | None]:
+    async def get_many(self, keys: Iterable[Key], *, read: Read | None = None) -> Rows[Item | None]:
         """Return many keys in the same order; None where one does not exist."""
         if read is not None and read.takes_long:
             return await self._get_many_apart(map(to_bytes, keys), read)
@@ -272,13 +287,13 @@ class AsyncKV:
     async def touch(
         self, key: Key, ttl_s: float | None, *, expected_version: int | None = None
     ) -> int:
-        """Make a key expire ``ttl_s`` from now (None: never); return its version."""
+        """Make a key expire ``ttl_s`` from now (None: never); return its version, which stays."""
 
         def build(operation: pipeline_pb2.Operation) -> None:
             fill.fill_touch(operation.touch, key, ttl_s, expected_version)
             self._fill_scope(operation.touch)
 
-        version: int = await self._write(key, 0, build, lambda result: result.touch.header.index)
+        version: int = await self._write(key, 0, build, lambda result: result.touch.version)
         return version
 
     async def increment(self, key: Key, by: int = 1) -> int:
@@ -303,12 +318,12 @@ class AsyncKV:
         size: int = await self._write(key, len(data), build, lambda result: result.append.size)
         return size
 
-    async def history(self, key: Key, *, read: Read | None = None) -> list[Version]:
+    async def history(self, key: Key, *, read: Read | None = None) -> Rows[Version]:
         """Return the versions of a key that are kept, newest first."""
         name = to_bytes(key)
         request = kv_pb2.GetHistoryRequest(namespace=self._namespace, key=name)
         if read is not None:
-            read.put(request.options)
+            read.fill(request.options)
         answer = await self._connection.call_read(
             "KV/GetHistory",
             request,
@@ -316,10 +331,10 @@ class AsyncKV:
             name=name,
             is_stale=read is not None and read.stale,
         )
-        return [
+        return Rows(
             Version(each.version, each.value if each.HasField("value") else None, each.expired)
             for each in answer.versions
-        ]
+        )
 
     # Several keys
 
@@ -349,7 +364,7 @@ class AsyncKV:
         )
         fill.fill_range(request.range, prefix, start, end)
         if read is not None:
-            read.put(request.options)
+            read.fill(request.options)
         connection, topology = self._connection, self._connection.topology
         await connection.ready(self._timeout_s)
         shard = topology.shard_of(request.routing_key) if request.routing_key else None
@@ -385,6 +400,7 @@ class AsyncKV:
         routing_key: Key = b"",
     ) -> int:
         """Delete all keys of a range, some thousands at a time; return how many were deleted."""
+        self._scope.need_result("a delete")
         request = kv_pb2.DeleteRangeRequest(
             namespace=self._namespace, routing_key=to_bytes(routing_key)
         )
@@ -441,6 +457,7 @@ class AsyncKV:
         return number
 
     async def _write(self, key: Key, size: int, build: Any, decode: Any) -> Any:
+        self._scope.need_result("a write that depends on what is there")
         name = to_bytes(key)
         size += len(name)
         return await self._connection.write(name, size, self._timeout_s, build, decode)
@@ -448,13 +465,13 @@ class AsyncKV:
     async def _get_apart(self, name: bytes, read: Read) -> Any:
         """Read a key with a unary call: in a pipeline message others would wait for it."""
         request = kv_pb2.GetRequest(namespace=self._namespace, key=name)
-        read.put(request.options)
+        read.fill(request.options)
         answer = await self._connection.call_read(
             "KV/Get", request, self._timeout_s, name=name, is_stale=read.stale
         )
         return to_item(answer.item) if answer.HasField("item") else None
 
-    async def _get_many_apart(self, names: Iterable[bytes], read: Read) -> list[Any]:
+    async def _get_many_apart(self, names: Iterable[bytes], read: Read) -> Rows[Any]:
         room = Semaphore(LONG_READS_MAX)
 
         async def get(name: bytes) -> Any:

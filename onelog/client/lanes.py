@@ -23,7 +23,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from onelog.client.batch import KEYS_MAX, SINGLE, Batch, Call, Kind, Single, fail
-from onelog.client.calls import Backoff, Verdict, judge
+from onelog.client.calls import Backoff, Verdict, is_refusal, judge
 from onelog.client.observing import COLLECTING, PARENT, add_parents
 from onelog.client.pipeline_stream import ANSWER_TOO_LARGE
 from onelog.errors import (
@@ -193,15 +193,20 @@ class Lane:
             self._finish(batch)
             return
         again: OnelogError | None = None
+        batch.is_refused = True  # unless an outcome that is worth another attempt is not known
         for result, calls in zip(results, batch.operations, strict=True):
             if result.HasField("error"):
-                again = self._refuse(batch, calls, error_of_result(result.error)) or again
+                error = self._refuse(batch, calls, error_of_result(result.error))
+                if error is not None:
+                    again = error
+                    batch.is_refused = batch.is_refused and is_refusal(error)
             else:
                 calls[0].kind.answer(result, calls)
         self._end_attempt(batch, again)
 
     def failed(self, batch: Batch, error: OnelogError) -> None:
         """Handle an attempt that failed as a whole."""
+        batch.is_refused = False
         if not batch.is_written and judge(error) is Verdict.UNKNOWN:
             error = Unavailable(error.message, reason="NOT_SENT", retry_after_s=0)
         self._end_attempt(batch, self._refuse(batch, batch.calls, error))
@@ -312,8 +317,8 @@ class WriteLane(Lane):
         return self.call(SINGLE, request.namespace, single, size, timeout_s, weight)
 
     def answered(self, batch: Batch, response: pipeline_pb2.ExecuteResponse) -> None:
-        """Handle answers; puts that were refused together are resent first, each by itself."""
-        if batch.is_shared_put and not batch.is_uncertain:
+        """Handle answers; calls that were refused together are resent first, each by itself."""
+        if batch.is_shared and not batch.is_uncertain:
             for result in response.results:
                 if result.HasField("error") and _is_final(error_of_result(result.error)):
                     self._settle(batch)
@@ -377,10 +382,15 @@ class WriteLane(Lane):
         return error
 
     def _end_attempt(self, batch: Batch, error: OnelogError | None) -> None:
-        if error is not None and judge(error) is Verdict.REOPEN and batch.session is not None:
-            # It did nothing in the lost session, so the next session can take it as new.
-            self._connection.sessions.lost(batch.session)
-            self._settle(batch)
+        if error is not None and batch.session is not None:
+            if judge(error) is Verdict.REOPEN:
+                # It did nothing in the lost session, so the next session can take it as new.
+                self._connection.sessions.lost(batch.session)
+                self._settle(batch)
+            elif batch.is_refused:
+                # The session keeps the refusals: what is left is sent as new operations.
+                batch.is_uncertain = False
+                self._settle(batch)
         super()._end_attempt(batch, error)
 
     def _find_shard(self, _batch: Batch) -> int | None:

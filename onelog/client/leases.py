@@ -22,7 +22,14 @@ from onelog.client.connection import Connection
 from onelog.client.options import Scope
 from onelog.client.validation import refuse_unsendable
 from onelog.client.values import Key, LeaseInfo, milliseconds, to_bytes
-from onelog.errors import AlreadyExists, DeadlineExceeded, LeaseLost, NotFound, OnelogError
+from onelog.errors import (
+    AlreadyExists,
+    DeadlineExceeded,
+    FailedPrecondition,
+    LeaseLost,
+    NotFound,
+    OnelogError,
+)
 from onelog.v1 import kv_pb2, pipeline_pb2
 
 # Renewals in one lifetime of a lease: one may be lost.
@@ -185,7 +192,9 @@ class AsyncLock:
 
     async def acquire(self, timeout_s: float | None = None) -> int:
         """Wait for the lock and return the fencing token; DeadlineExceeded after ``timeout_s``."""
-        assert not self.is_held, "the lock is held by this object"
+        if self.is_held:
+            what = f"this object holds the lock {self._name.decode(errors='replace')} already"
+            raise FailedPrecondition(what, reason="LOCK_HELD")
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._acquire()

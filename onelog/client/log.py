@@ -6,9 +6,10 @@ of a snapshot. The reader must verify their checksums.
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
+from functools import partial
 
 from onelog.client.connection import Connection
-from onelog.client.options import Scope
+from onelog.client.options import Scope, parse_endpoint, to_route
 from onelog.client.validation import refuse_unsendable
 from onelog.errors import DataLoss, FailedPrecondition, Internal, OnelogError, OutOfRange
 from onelog.v1 import log_pb2
@@ -110,7 +111,7 @@ class AsyncLog:
             "Log/ReadSnapshot",
             begin,
             timeout_s=self._scope.timeout_s,
-            route=lambda: endpoint or connection.topology.endpoint_of(shard),
+            route=to_route(endpoint) or partial(connection.topology.endpoint_of, shard),
             shard=shard,
         )
         async with aclosing(answers):
@@ -135,7 +136,7 @@ class _Route:
     def __init__(self, connection: Connection, shard: int, endpoint: str | None) -> None:
         self._topology = connection.topology
         self._shard = shard
-        self._endpoint = endpoint
+        self._endpoint = None if endpoint is None else parse_endpoint(endpoint)
         self._refused: set[str] = set()
         self._asked = ""
 

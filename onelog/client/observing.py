@@ -14,16 +14,19 @@ malformed one is left out.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
+from onelog.client.tables import Row
 from onelog.traceparent import KEY, PARENTS_MAX, parse
 from onelog.v1 import common_pb2, pipeline_pb2
 
 Answer = Callable[[pipeline_pb2.OperationResult, Any], None]
 
 
-class Cost(NamedTuple):
+@dataclass(slots=True, unsafe_hash=True)
+class Cost(Row):
     """What one call cost on the node that carried it out: time, and data that was read."""
 
     # For writes: the time from arrival until it was part of a proposal, from there until it was
@@ -98,10 +101,10 @@ def traced(traceparent: str | None) -> Iterator[None]:
         PARENT.reset(token)
 
 
-def with_parent(metadata: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Return a call's metadata with the current traceparent, if there is one."""
+def parent_metadata() -> tuple[tuple[str, str], ...]:
+    """Return the metadata of a call: the current traceparent, if there is one."""
     parent = PARENT.get()
-    return metadata if parent is None else (*metadata, (KEY, parent))
+    return () if parent is None else ((KEY, parent),)
 
 
 def add_parents(request: pipeline_pb2.ExecuteRequest, parents: Iterable[str]) -> None:

@@ -4,12 +4,22 @@ Every limit is here. A client has at most ``pending_operations_max`` operations 
 ``pending_bytes_max`` bytes under way; above that callers wait, within their own timeout.
 """
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, get_args
 
-Durability = Literal["sync", "async"]
+from onelog.client.validation import check_fields
+from onelog.errors import InvalidArgument
 
-DEFAULT_ENDPOINT = "127.0.0.1:7400"
+# ``prefer-async``: async where an operation can be answered before it is applied, else sync.
+Durability = Literal["sync", "async", "prefer-async"]
+
+DEFAULT_PORT = "7400"
+DEFAULT_ENDPOINT = f"127.0.0.1:{DEFAULT_PORT}"
+# A name, an IPv4 address, or an IPv6 address in brackets.
+_HOST = re.compile(r"[^\s/\[\]@?#:]+|\[[0-9A-Fa-f:.%\w]+\]")
 
 # Operations that a server accepts in one pipeline message, and results that it keeps for a session
 # (docs/guarantees.md).
@@ -70,31 +80,64 @@ class ClientOptions:
     # The largest message in either direction; the server has the same limit.
     message_bytes_max: int = 16 << 20
 
-    # Transport security and credentials.
+    # Transport security, and the certificate that shows who calls.
     tls: Tls | None = None
-    token: str | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in (
             "timeout_s", "connect_timeout_s", "attempt_timeout_s", "backoff_first_s",
             "backoff_max_s", "topology_refresh_s", "batch_operations_max", "batch_bytes_max",
             "messages_in_flight_max", "pending_operations_max", "pending_bytes_max",
         ):  # fmt: skip
             if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
+                raise _wrong(f"{name} is {getattr(self, name)}; it must be above 0")
         if not 1 <= self.session_ttl_s <= 86_400:
-            raise ValueError(f"session_ttl_s is {self.session_ttl_s}; 1 to 86,400")
+            raise _wrong(f"session_ttl_s is {self.session_ttl_s}; 1 to 86,400")
         if self.batch_operations_max > MESSAGE_OPERATIONS_MAX:
-            raise ValueError(f"batch_operations_max is above {MESSAGE_OPERATIONS_MAX}")
+            raise _wrong(f"batch_operations_max is above {MESSAGE_OPERATIONS_MAX}")
         # The server keeps a limited number of answers that the client has not confirmed: the
         # messages under way and one more must fit.
         if (self.messages_in_flight_max + 1) * self.batch_operations_max > SESSION_RESULTS_MAX:
-            raise ValueError(
+            raise _wrong(
                 "messages_in_flight_max + 1 times batch_operations_max is above "
                 f"{SESSION_RESULTS_MAX}, which is what a session can hold"
             )
         if self.batch_bytes_max > self.message_bytes_max // 2:
-            raise ValueError("batch_bytes_max is above half of message_bytes_max")
+            raise _wrong("batch_bytes_max is above half of message_bytes_max")
+
+
+def parse_endpoint(text: str) -> str:
+    """Return an endpoint as HOST:PORT; without a port it is 7400."""
+    host, colon, port = text.rpartition(":")
+    if "://" in text:
+        scheme, _, rest = text.partition("://")
+        hint = ", and pass tls=Tls()" if scheme == "https" else ""
+        raise _no_endpoint(text, f"has a scheme; write {rest.partition('/')[0]}{hint}")
+    if "," in text:
+        raise _no_endpoint(text, "is several; pass a list")
+    if not colon or text.endswith("]"):
+        host, port = text, DEFAULT_PORT
+    elif host.count(":") > 0 and not host.startswith("["):
+        raise _no_endpoint(text, "is ambiguous; put an IPv6 address in brackets: [::1]:7400")
+    if not _HOST.fullmatch(host) or host.isdecimal():
+        raise _no_endpoint(text, "is not HOST:PORT")
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
+        raise _no_endpoint(text, "has no port of 1 to 65535")
+    return f"{host}:{port}"
+
+
+def to_route(endpoint: str | None) -> Callable[[], str] | None:
+    """Return what sends a call to this endpoint; None: anywhere."""
+    return None if endpoint is None else partial(parse_endpoint, endpoint)
+
+
+def _no_endpoint(text: str, what: str) -> InvalidArgument:
+    return InvalidArgument(f"{text!r} {what}", reason="ENDPOINT_INVALID")
+
+
+def _wrong(what: str) -> InvalidArgument:
+    return InvalidArgument(what, reason="OPTION_INVALID")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +147,23 @@ class Scope:
     namespace: str = ""
     timeout_s: float = 10.0
     durability: Durability = "sync"
+
+    def __post_init__(self) -> None:
+        if not self.timeout_s > 0:
+            raise _wrong(f"timeout_s is {self.timeout_s}; it must be above 0")
+        if self.durability not in get_args(Durability):
+            choices = ", ".join(get_args(Durability))
+            raise _wrong(f"durability is {self.durability!r}; it must be one of {choices}")
+
+    @property
+    def is_early(self) -> bool:
+        """Whether writes are answered before they are applied, where that is possible."""
+        return self.durability != "sync"
+
+    def need_result(self, what: str) -> None:
+        """Refuse a write whose answer exists only once it is applied, if it may not be sync."""
+        if self.durability == "async":
+            raise InvalidArgument(
+                f"{what} has a result to wait for; use the durability sync, or prefer-async",
+                reason="ASYNC_NEEDS_RESULT",
+            )

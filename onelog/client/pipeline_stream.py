@@ -22,7 +22,7 @@ from onelog.client.options import ClientOptions
 from onelog.errors import OnelogError, ResourceExhausted, TooLarge, Unavailable
 from onelog.status import error_of
 from onelog.v1 import pipeline_pb2
-from onelog.wire.grpc import Metadata, Status
+from onelog.wire.grpc import Status
 
 if TYPE_CHECKING:
     from onelog.client.lanes import Lane
@@ -37,9 +37,9 @@ class _Execute(Exchange):
 
     __slots__ = ("_pipe",)
 
-    def __init__(self, pipe: "Pipe", channel: Channel, metadata: Metadata) -> None:
+    def __init__(self, pipe: "Pipe", channel: Channel) -> None:
         self._pipe = pipe
-        super().__init__(channel, _EXECUTE.path, metadata)
+        super().__init__(channel, _EXECUTE.path, ())
 
     def received(self, data: bytes) -> None:
         """Pass answers to their lanes."""
@@ -58,9 +58,8 @@ class _Execute(Exchange):
 class Pipe:
     """Sends the batches of all lanes to one endpoint, and passes answers to their lanes."""
 
-    def __init__(self, channel: Channel, metadata: Metadata, options: ClientOptions) -> None:
+    def __init__(self, channel: Channel, options: ClientOptions) -> None:
         self._channel = channel
-        self._metadata = metadata
         self._options = options
         self._queue: deque[int] = deque()
         self._batches: dict[int, tuple[Batch, Lane]] = {}
@@ -152,7 +151,7 @@ class Pipe:
             self._break(error)
 
     def _open(self) -> None:
-        self._call = _Execute(self, self._channel, self._metadata)
+        self._call = _Execute(self, self._channel)
         self._call.begin()
 
     def _answer(self, response: pipeline_pb2.ExecuteResponse) -> None:

@@ -8,18 +8,28 @@ of ``lease`` is cancelled, messages that were leased for it are released at once
 import logging
 from asyncio import Future
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
 from typing import Any
 
 from onelog.client.batch import ACK, ENQUEUE, SINGLE, VALUE_SIZE_MAX, Single, gather_results
 from onelog.client.connection import Connection
 from onelog.client.lanes import WriteLane
+from onelog.client.leased import AsyncLeasedMessage, LeasedMessage
 from onelog.client.options import Scope
-from onelog.client.validation import checks_itself, refuse, refuse_unsendable
+from onelog.client.push import Pushed
+from onelog.client.tables import Rows
+from onelog.client.times import Time, to_nanoseconds
+from onelog.client.validation import (
+    UNSENDABLE,
+    check_arguments,
+    checks_itself,
+    refuse,
+    refuse_unsendable,
+)
 from onelog.client.values import (
     ASYNC,
     ITEM_SIZE,
     MESSAGES_MAX,
+    NOTHING,
     REASONS_OF_ONE,
     Enqueued,
     Message,
@@ -40,7 +50,7 @@ from onelog.client.values import (
     to_settled,
 )
 from onelog.client.worker import AsyncWorker
-from onelog.errors import OnelogError
+from onelog.errors import AlreadyExists, OnelogError
 from onelog.v1 import pipeline_pb2, queue_pb2
 
 _log = logging.getLogger("onelog.queue")
@@ -56,8 +66,10 @@ class AsyncQueue:
         self._name = name
         self._route = name.encode()
         self._timeout_s = scope.timeout_s
-        self._is_early = scope.durability == "async"
+        self._is_early = scope.is_early
         self._target = scope.namespace, name, self._is_early
+        # What messages become: a blocking client has another class of them.
+        self._leased = AsyncLeasedMessage if connection.thread is None else LeasedMessage
         # Set when the client is connected; acks are never early.
         self._lane: WriteLane | None = None
         self._ack_lane: WriteLane | None = None
@@ -69,17 +81,25 @@ class AsyncQueue:
 
     # The queue itself
 
-    async def create(self, config: QueueConfig | None = None) -> int:
-        """Create the queue and return its id; AlreadyExists if there is one."""
+    async def create(self, config: QueueConfig | None = None, *, exist_ok: bool = False) -> int:
+        """Create the queue and return its id; AlreadyExists if there is one.
+
+        With ``exist_ok`` return the id of an existing one, and leave its settings as they are.
+        """
         request = self._named(queue_pb2.CreateQueueRequest())
-        (config or QueueConfig()).put(request.config)
-        queue_id: int = (await self._change("Queue/CreateQueue", request)).queue_id
+        (config or QueueConfig()).fill(request.config)
+        try:
+            queue_id: int = (await self._change("Queue/CreateQueue", request)).queue_id
+        except AlreadyExists:
+            if not exist_ok:
+                raise
+            queue_id = (await self.info()).queue_id
         return queue_id
 
     async def configure(self, config: QueueConfig) -> None:
         """Replace the settings."""
         request = self._named(queue_pb2.ConfigureQueueRequest())
-        config.put(request.config)
+        config.fill(request.config)
         await self._change("Queue/ConfigureQueue", request)
 
     async def delete(self) -> None:
@@ -110,49 +130,60 @@ class AsyncQueue:
         *,
         priority: int = 8,
         delay_s: float = 0.0,
-        at_ns: int = 0,
+        at_ns: Time = 0,
         ttl_s: float = 0.0,
-        dedup_id: Value = b"",
-        group: Value = b"",
-        tenant: Value = b"",
+        dedup_id: Value = NOTHING,
+        group: Value = NOTHING,
+        tenant: Value = NOTHING,
         headers: Mapping[str, Value] | None = None,
     ) -> Enqueued:
         """Put a message into the queue; see ``NewMessage`` for the arguments."""
         message: NewMessage | None = None
-        if priority != 8 or delay_s or at_ns or ttl_s or dedup_id or group or tenant or headers:
-            message = NewMessage(
-                body, priority, delay_s, at_ns, ttl_s, dedup_id, group, tenant, headers or {}
-            )
         if not self._connection.is_clear:
             await self._connection.ready(self._timeout_s)
         try:
-            answer = self._enqueue(body, message)
-        except ValueError as error:
-            refuse(error)
+            if (
+                priority != 8
+                or delay_s != 0
+                or at_ns != 0
+                or ttl_s != 0
+                or dedup_id is not NOTHING
+                or group is not NOTHING
+                or tenant is not NOTHING
+                or headers
+            ):
+                message = NewMessage(
+                    body, priority, delay_s, at_ns, ttl_s, dedup_id, group, tenant, headers or {}
+                )
+            enqueued: Enqueued = await self._enqueue(body, message)
+        except UNSENDABLE as error:
+            refuse(error, AsyncQueue.enqueue, locals())
             raise
-        enqueued: Enqueued = await answer
         return enqueued
 
-    async def enqueue_many(self, messages: Iterable[NewMessage | Value]) -> list[Enqueued]:
+    async def enqueue_many(self, messages: Iterable[NewMessage | Value]) -> Rows[Enqueued]:
         """Put many messages into the queue, in order, each by itself.
 
         All are tried; if some fail, the first error is raised, with a note of how many failed.
         """
-        answers = []
+        answers: list[Future[Any]] = []
         for each in messages:
             if not self._connection.is_clear:
                 await self._connection.ready(self._timeout_s)
-            if isinstance(each, NewMessage):
-                answers.append(self._enqueue(each.body, each))
-            else:
-                answers.append(self._enqueue(each))
+            try:
+                if isinstance(each, NewMessage):
+                    answers.append(self._enqueue(each.body, each))
+                else:
+                    answers.append(self._enqueue(each))
+            except UNSENDABLE as error:
+                answers.append(self._connection.make_failed(error))
         return await gather_results(answers)
 
     # Consuming
 
     async def lease(
         self, count: int = 1, *, visibility_s: float | None = None, wait_s: float = 0.0
-    ) -> list[Message]:
+    ) -> Rows[AsyncLeasedMessage]:
         """Lease up to ``count`` messages; wait up to ``wait_s`` for the first. May return none.
 
         The messages are invisible to others for ``visibility_s`` (None: the queue's setting); then
@@ -181,36 +212,35 @@ class AsyncQueue:
                 lambda found: found.lease,
                 unwanted=self._give_back,
             )
-        return [to_message(each) for each in answer.messages]
+        return Rows(map(self._to_leased, answer.messages))
 
     @checks_itself
     async def consume(
         self, *, credit: int = 100, visibility_s: float | None = None
-    ) -> AsyncIterator[Message]:
+    ) -> AsyncIterator[AsyncLeasedMessage]:
         """Yield messages as they arrive, with at most ``credit`` unsettled ones.
 
-        Messages that are still leased when the iteration ends are released. After a broken
-        connection it continues, and messages that were not settled are delivered again.
+        They are read in the background: up to ``credit`` messages wait in memory. Messages that are
+        still leased when the iteration ends are released. When the leader changes or dies it
+        continues: messages that have arrived stay leased, and those that were lost on the way are
+        delivered as if they had never been sent. If the connection breaks and the leader lives,
+        messages that are not settled are delivered again.
         """
+        check_arguments(AsyncQueue.consume, locals())
         try:
             request = self._named(
                 queue_pb2.ConsumeRequest(credit=credit, visibility_ms=milliseconds(visibility_s))
             )
-        except ValueError as error:
+        except UNSENDABLE as error:
             refuse(error)
             raise
         shard = await self._connection.shard_of(self._route, self._timeout_s)
-        answers = self._connection.calls.stream(
-            "Queue/Consume",
-            lambda: request,
-            timeout_s=self._timeout_s,
-            route=lambda: self._connection.topology.endpoint_of(shard),
-            shard=shard,
-        )
-        async with aclosing(answers):
-            async for answer in answers:
-                for each in answer.messages:
-                    yield to_message(each)
+        connection = self._connection
+        async with Pushed(
+            connection.calls, connection.topology, shard, request, self._timeout_s
+        ) as pushed:
+            async for message in pushed:
+                yield self._to_leased(message)
 
     def worker(
         self,
@@ -243,9 +273,13 @@ class AsyncQueue:
         if lane is None:
             lane = self._ack_lane = self._connection.write_lane(self._route)
             assert lane is not None
-        await lane.call(ACK, self._target, message, ITEM_SIZE, self._timeout_s)
+        try:
+            await lane.call(ACK, self._target, message, ITEM_SIZE, self._timeout_s)
+        except UNSENDABLE as error:
+            refuse(error, AsyncQueue.ack, locals())
+            raise
 
-    async def ack_many(self, messages: Sequence[Message], *, strict: bool = False) -> list[Settled]:
+    async def ack_many(self, messages: Sequence[Message], *, strict: bool = False) -> Rows[Settled]:
         """Acknowledge messages; return the outcome of each. ``strict``: all of them, or none."""
         return await self._settle("ack", queue_pb2.AckRequest(strict=strict), messages)
 
@@ -265,7 +299,7 @@ class AsyncQueue:
         delay_s: float | None = None,
         reason: str = "",
         strict: bool = False,
-    ) -> list[Settled]:
+    ) -> Rows[Settled]:
         """Record failed deliveries, as ``nack`` does; return the outcome of each."""
         request = queue_pb2.NackRequest(reason=reason, strict=strict)
         if delay_s is not None:
@@ -278,7 +312,7 @@ class AsyncQueue:
 
     async def extend_many(
         self, messages: Sequence[Message], visibility_s: float | None = None
-    ) -> list[Settled]:
+    ) -> Rows[Settled]:
         """Extend leases, as ``extend`` does; return the outcome of each."""
         request = queue_pb2.ExtendRequest(visibility_ms=milliseconds(visibility_s))
         return await self._settle("extend", request, messages)
@@ -287,26 +321,26 @@ class AsyncQueue:
         """Release a message: it is ready again as if it had not been leased."""
         _check(await self.release_many([message]))
 
-    async def release_many(self, messages: Sequence[Message]) -> list[Settled]:
+    async def release_many(self, messages: Sequence[Message]) -> Rows[Settled]:
         """Release messages, as ``release`` does; return the outcome of each."""
         return await self._settle("release", queue_pb2.ReleaseRequest(), messages)
 
     # Maintenance
 
-    async def cancel(self, message_ids: Sequence[int]) -> list[Settled]:
+    async def cancel(self, message_ids: Sequence[int]) -> Rows[Settled]:
         """Delete messages that are not leased; return the outcome of each."""
         request = self._named(queue_pb2.CancelRequest())
         return await self._change_each("Queue/Cancel", request, message_ids)
 
-    async def prioritise(self, message_ids: Sequence[int], priority: int) -> list[Settled]:
+    async def prioritise(self, message_ids: Sequence[int], priority: int) -> Rows[Settled]:
         """Change the priority of messages that are not leased; return the outcome of each."""
         request = self._named(queue_pb2.PrioritiseRequest(priority=priority))
         return await self._change_each("Queue/Prioritise", request, message_ids)
 
     async def _change_each(
         self, path: str, request: Any, message_ids: Sequence[int]
-    ) -> list[Settled]:
-        settled: list[Settled] = []
+    ) -> Rows[Settled]:
+        settled: Rows[Settled] = Rows()
         for first in range(0, len(message_ids), MESSAGES_MAX):
             request.message_ids[:] = message_ids[first : first + MESSAGES_MAX]
             try:
@@ -320,19 +354,25 @@ class AsyncQueue:
         return settled
 
     async def peek(
-        self, limit: int = 10, *, from_id: int = 0, from_ns: int = 0, read: Read | None = None
-    ) -> list[Message]:
+        self, limit: int = 10, *, from_id: int = 0, from_ns: Time = 0, read: Read | None = None
+    ) -> Rows[Message]:
         """Return messages in the order of their ids, without leasing them."""
-        request = queue_pb2.PeekRequest(limit=limit, from_id=from_id, from_ns=from_ns)
+        request = queue_pb2.PeekRequest(
+            limit=limit, from_id=from_id, from_ns=to_nanoseconds(from_ns, "from_ns")
+        )
         answer = await self._look("Queue/Peek", request, read)
-        return [to_message(each) for each in answer.messages]
+        return Rows(to_message(each, Message) for each in answer.messages)
 
     async def purge(
-        self, *, below_id: int = 0, before_ns: int = 0, leased_too: bool = False
+        self, *, below_id: int = 0, before_ns: Time = 0, leased_too: bool = False
     ) -> int:
         """Delete many messages at once; return how many."""
         request = self._named(
-            queue_pb2.PurgeRequest(below_id=below_id, before_ns=before_ns, leased_too=leased_too)
+            queue_pb2.PurgeRequest(
+                below_id=below_id,
+                before_ns=to_nanoseconds(before_ns, "before_ns"),
+                leased_too=leased_too,
+            )
         )
         count: int = (await self._change("Queue/Purge", request)).purged_count
         return count
@@ -343,8 +383,8 @@ class AsyncQueue:
         target: str = "",
         first_id: int = 0,
         last_id: int = 0,
-        failed_from_ns: int = 0,
-        failed_until_ns: int = 0,
+        failed_from_ns: Time = 0,
+        failed_until_ns: Time = 0,
         failure_contains: str = "",
         limit: int = 0,
         rate_per_s: int = 0,
@@ -358,8 +398,8 @@ class AsyncQueue:
                 target_queue=target,
                 first_id=first_id,
                 last_id=last_id,
-                failed_from_ns=failed_from_ns,
-                failed_until_ns=failed_until_ns,
+                failed_from_ns=to_nanoseconds(failed_from_ns, "failed_from_ns"),
+                failed_until_ns=to_nanoseconds(failed_until_ns, "failed_until_ns"),
                 failure_contains=failure_contains,
                 limit=limit,
                 rate_per_s=rate_per_s,
@@ -377,7 +417,7 @@ class AsyncQueue:
         """Enqueue the message whenever the cron expression (UTC) says so; return the id."""
         request = self._named(queue_pb2.CreateScheduleRequest(cron=cron))
         new = message if isinstance(message, NewMessage) else NewMessage(message)
-        new.put(request.message)
+        new.fill(request.message)
         schedule_id: int = (await self._change("Queue/CreateSchedule", request)).schedule_id
         return schedule_id
 
@@ -386,12 +426,19 @@ class AsyncQueue:
         request = self._named(queue_pb2.DeleteScheduleRequest(schedule_id=schedule_id))
         await self._change("Queue/DeleteSchedule", request)
 
-    async def schedules(self, *, read: Read | None = None) -> list[Schedule]:
+    async def schedules(self, *, read: Read | None = None) -> Rows[Schedule]:
         """Return the schedules of the queue."""
         answer = await self._look("Queue/ListSchedules", queue_pb2.ListSchedulesRequest(), read)
-        return [Schedule(each.schedule_id, each.cron, each.next_ns) for each in answer.schedules]
+        return Rows(
+            Schedule(each.schedule_id, each.cron, each.next_ns) for each in answer.schedules
+        )
 
     # Parts
+
+    def _to_leased(self, found: queue_pb2.Message) -> Any:
+        message = to_message(found, self._leased)
+        message._queue = self
+        return message
 
     def _named(self, request: Any) -> Any:
         request.namespace = self._scope.namespace
@@ -404,7 +451,7 @@ class AsyncQueue:
     async def _look(self, path: str, request: Any, read: Read | None) -> Any:
         self._named(request)
         if read is not None:
-            read.put(request.options)
+            read.fill(request.options)
         is_stale = read is not None and read.stale
         return await self._connection.call_read(
             path, request, self._timeout_s, name=self._route, is_stale=is_stale
@@ -415,7 +462,7 @@ class AsyncQueue:
         try:
             messages = (await leasing).messages
             if messages:
-                await self.release_many([to_message(each) for each in messages])
+                await self.release_many([to_message(each, Message) for each in messages])
         except OnelogError as error:
             _log.warning("messages of a cancelled lease may still be leased: %s", error)
 
@@ -434,15 +481,19 @@ class AsyncQueue:
                 return lane.call(ENQUEUE, self._target, data, size, self._timeout_s)
             message = NewMessage(data)
         request = self._named(queue_pb2.EnqueueRequest())
-        if self._is_early:
+        message.fill(request.messages.add())
+        if self._is_early and request.messages[0].dedup_id:
+            self._scope.need_result("a message with a dedup id")
+            lane = self._connection.write_lane(self._route)
+            assert lane is not None
+        elif self._is_early:
             request.options.durability = ASYNC
-        message.put(request.messages.add())
         single = Single(lambda operation: operation.enqueue.CopyFrom(request), _read_enqueued)
         return lane.call(SINGLE, None, single, len(body) + len(self._route), self._timeout_s)
 
-    async def _settle(self, kind: str, request: Any, messages: Sequence[Message]) -> list[Settled]:
+    async def _settle(self, kind: str, request: Any, messages: Sequence[Message]) -> Rows[Settled]:
         self._named(request)
-        settled: list[Settled] = []
+        settled: Rows[Settled] = Rows()
         for first in range(0, len(messages), MESSAGES_MAX):
             del request.messages[:]
             for message in messages[first : first + MESSAGES_MAX]:

@@ -13,8 +13,10 @@ from onelog.client.connection import Connection
 from onelog.client.group import AsyncGroup
 from onelog.client.lanes import WriteLane
 from onelog.client.options import Scope
+from onelog.client.tables import Rows
 from onelog.client.tail import AsyncTail
-from onelog.client.validation import checks_itself, refuse, refuse_unsendable
+from onelog.client.times import Time, to_nanoseconds
+from onelog.client.validation import UNSENDABLE, checks_itself, refuse, refuse_unsendable
 from onelog.client.values import (
     ASYNC,
     Appended,
@@ -25,14 +27,16 @@ from onelog.client.values import (
     RecordFilter,
     Retention,
     StreamInfo,
+    TrimmedPartition,
     Value,
     milliseconds,
     to_appended,
     to_bytes,
     to_record,
     to_stream_info,
+    to_trimmed,
 )
-from onelog.errors import InvalidArgument
+from onelog.errors import AlreadyExists, InvalidArgument
 from onelog.v1 import pipeline_pb2, stream_pb2
 
 
@@ -46,7 +50,7 @@ class AsyncStream:
         self._name = name
         self._route = name.encode()
         self._timeout_s = scope.timeout_s
-        self._is_early = scope.durability == "async"
+        self._is_early = scope.is_early
         self._target = scope.namespace, name, self._is_early
         self._lane: WriteLane | None = None
 
@@ -57,17 +61,31 @@ class AsyncStream:
 
     # The stream itself
 
-    async def create(self, *, partitions: int = 1, retention: Retention | None = None) -> int:
-        """Create the stream and return its id; AlreadyExists if there is one."""
+    async def create(
+        self,
+        *,
+        partitions: int = 1,
+        retention: Retention | None = None,
+        exist_ok: bool = False,
+    ) -> int:
+        """Create the stream and return its id; AlreadyExists if there is one.
+
+        With ``exist_ok`` return the id of an existing one, and leave its settings as they are.
+        """
         request = self._named(stream_pb2.CreateStreamRequest(partition_count=partitions))
-        (retention or Retention()).put(request.retention)
-        stream_id: int = (await self._change("Stream/CreateStream", request)).stream_id
+        (retention or Retention()).fill(request.retention)
+        try:
+            stream_id: int = (await self._change("Stream/CreateStream", request)).stream_id
+        except AlreadyExists:
+            if not exist_ok:
+                raise
+            stream_id = (await self.info()).stream_id
         return stream_id
 
     async def configure(self, retention: Retention) -> None:
         """Replace the retention of the stream."""
         request = self._named(stream_pb2.ConfigureStreamRequest())
-        retention.put(request.retention)
+        retention.fill(request.retention)
         await self._change("Stream/ConfigureStream", request)
 
     async def delete(self) -> None:
@@ -98,29 +116,36 @@ class AsyncStream:
         restarts of a program that counts what it sends.
         """
         record: NewRecord | None = None
-        if key is not None or headers or tag or partition is not None:
-            record = NewRecord(value, key, headers or {}, tag, partition)
         if not self._connection.is_clear:
             await self._connection.ready(self._timeout_s)
         try:
-            answer = self._append(value, record, producer)
-        except ValueError as error:
-            refuse(error)
+            if key is not None or headers or tag != "" or partition is not None:
+                record = NewRecord(value, key, headers or {}, tag, partition)
+            appended: Appended = await self._append(value, record, producer)
+        except UNSENDABLE as error:
+            refuse(error, AsyncStream.append, locals())
             raise
-        appended: Appended = await answer
         return appended
 
-    async def append_many(self, records: Iterable[NewRecord | Value]) -> list[Appended]:
+    async def append_many(
+        self, records: Iterable[NewRecord | Value], *, producer: Producer | None = None
+    ) -> Rows[Appended]:
         """Append many records in order, each by itself.
 
         All are tried; if some fail, the first error is raised, with a note of how many failed.
+        With a ``producer`` the records have its sequence and those after it.
         """
-        answers = []
-        for each in records:
+        answers: list[Future[Any]] = []
+        for number, each in enumerate(records):
             if not self._connection.is_clear:
                 await self._connection.ready(self._timeout_s)
             record = each if isinstance(each, NewRecord) else None
-            answers.append(self._append(b"" if isinstance(each, NewRecord) else each, record))
+            source = None if producer is None else producer.after(number)
+            try:
+                value = b"" if isinstance(each, NewRecord) else each
+                answers.append(self._append(value, record, source))
+            except UNSENDABLE as error:
+                answers.append(self._connection.make_failed(error))
         return await gather_results(answers)
 
     async def trim(
@@ -132,8 +157,11 @@ class AsyncStream:
         keep_count: int | None = None,
         partition: int | None = None,
         past_groups: bool = False,
-    ) -> None:
-        """Delete records from the start up to one bound, by default not past any consumer group."""
+    ) -> tuple[TrimmedPartition, ...]:
+        """Delete records from the start up to one bound, by default not past any consumer group.
+
+        Returns what is left of each partition, and which group ended the trim early, if one did.
+        """
         request = self._named(stream_pb2.TrimRequest(past_groups=past_groups))
         bounds = {
             "below_offset": below_offset,
@@ -148,7 +176,7 @@ class AsyncStream:
             setattr(request, name, value)
         if partition is not None:
             request.partition = partition
-        await self._change("Stream/Trim", request)
+        return to_trimmed(await self._change("Stream/Trim", request))
 
     # Reading
 
@@ -156,7 +184,7 @@ class AsyncStream:
         self,
         *,
         from_offset: int = 0,
-        from_ns: int = 0,
+        from_ns: Time = 0,
         to_offset: int | None = None,
         partition: int = 0,
         only: RecordFilter | None = None,
@@ -168,10 +196,12 @@ class AsyncStream:
         for records that were deleted.
         """
         request = stream_pb2.ReadRecordsRequest(
-            partition=partition, from_offset=from_offset, from_ns=from_ns
+            partition=partition,
+            from_offset=from_offset,
+            from_ns=to_nanoseconds(from_ns, "from_ns"),
         )
         if only is not None:
-            only.put(request.filter)
+            only.fill(request.filter)
         end: int | None = to_offset
         while True:
             answer = await self._look("Stream/ReadRecords", request, read)
@@ -190,7 +220,7 @@ class AsyncStream:
         self,
         *,
         from_offset: int | None = None,
-        from_ns: int = 0,
+        from_ns: Time = 0,
         partition: int | None = None,
         only: RecordFilter | None = None,
         cursor: bytes | None = None,
@@ -199,7 +229,7 @@ class AsyncStream:
 
         With neither it has only new records. With ``cursor`` it continues an earlier tail.
         """
-        start = stream_pb2.TailStart(stream=self._name, from_ns=from_ns)
+        start = stream_pb2.TailStart(stream=self._name, from_ns=to_nanoseconds(from_ns, "from_ns"))
         if from_offset is not None:
             start.from_offset = from_offset
         if partition is not None:
@@ -223,7 +253,7 @@ class AsyncStream:
     async def _look(self, path: str, request: Any, read: Read | None) -> Any:
         self._named(request)
         if read is not None:
-            read.put(request.options)
+            read.fill(request.options)
         is_stale = read is not None and read.stale
         return await self._connection.call_read(
             path, request, self._timeout_s, name=self._route, is_stale=is_stale
@@ -246,13 +276,15 @@ class AsyncStream:
                 return lane.call(APPEND, self._target, value, size, self._timeout_s)
             record = NewRecord(value)
         request = self._named(stream_pb2.AppendRecordsRequest())
-        if is_early:
-            request.options.durability = ASYNC
         if producer is not None:
-            request.producer.producer_id = producer.producer_id
-            request.producer.epoch = producer.epoch
-            request.producer.sequence = producer.sequence
-        record.put(request.records.add())
+            producer.fill(request.producer)
+        if is_early and producer is not None:
+            self._scope.need_result("a record of a producer")
+            lane = self._connection.write_lane(self._route)
+            assert lane is not None
+        elif is_early:
+            request.options.durability = ASYNC
+        record.fill(request.records.add())
         size = len(self._route) + len(record.value) + len(record.key or b"")
         single = Single(
             lambda operation: operation.append_records.CopyFrom(request), _read_appended

@@ -3,8 +3,13 @@
 Records of a shard arrive in the order of its log, and a record's offset is its index there. So the
 position of a tail is one offset per shard: the server's cursor, advanced by each record that the
 user takes.
+
+Records arrive in pages, one for each message of the server. ``_turn`` waits for the next page, in
+the event loop; ``_take`` takes a record of the page, in any thread. A blocking client crosses
+threads once a page, not once a record.
 """
 
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Self
@@ -42,8 +47,11 @@ class AsyncTail:
         self._cursor = common_pb2.Cursor() if cursor is None else _parse_cursor(cursor)
         self._request = stream_pb2.TailRequest(namespace=scope.namespace, streams=starts)
         if only is not None:
-            only.put(self._request.filter)
-        self._records: AsyncGenerator[Record | None, None] | None = None
+            only.fill(self._request.filter)
+        self._pages: AsyncGenerator[None, None] | None = None
+        self._is_closed = False
+        self._page: deque[stream_pb2.Record] = deque()
+        self._shards: Mapping[str, int] = {}
 
     @property
     def cursor(self) -> bytes:
@@ -55,23 +63,23 @@ class AsyncTail:
         return self
 
     async def __anext__(self) -> Record:
-        await self.start()
-        assert self._records is not None
-        record = await anext(self._records)
-        assert record is not None, "begun twice"
-        return record
+        while not self._page:
+            await self._turn()
+        return self._take()
 
     async def start(self) -> None:
         """Wait until the tail has begun: it will see every record appended from now on."""
-        if self._records is None:
-            self._records = self._run()
-            await anext(self._records)
+        if self._pages is None:
+            self._pages = self._run()
+            await anext(self._pages)
 
     async def close(self) -> None:
         """End the tail."""
-        records, self._records = self._records, None
-        if records is not None:
-            await records.aclose()
+        pages, self._pages = self._pages, None
+        self._is_closed = True
+        self._page.clear()
+        if pages is not None:
+            await pages.aclose()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -80,12 +88,30 @@ class AsyncTail:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _run(self) -> AsyncGenerator[Record | None, None]:
-        """Yield None when the tail has begun, then the records."""
+    async def _turn(self) -> None:
+        """Wait for the next page; all records of the last one were taken."""
+        if self._is_closed:
+            raise StopAsyncIteration
+        await self.start()
+        assert self._pages is not None
+        await anext(self._pages)
+
+    def _take(self) -> Record:
+        """Take the next record of the page; IndexError if there is none."""
+        record = self._page.popleft()
+        shard = self._shards[record.stream]
+        for position in self._cursor.positions:
+            if position.shard == shard:
+                position.index = max(position.index, record.offset)
+        return to_record(record)
+
+    async def _run(self) -> AsyncGenerator[None, None]:
+        """Yield when the tail has begun, then after each page."""
         connection, names = self._connection, self._request.streams
         await connection.ready(self._scope.timeout_s)
         shards = {each.stream: connection.topology.shard_of(each.stream.encode()) for each in names}
         shard = next(iter(shards.values())) if len(set(shards.values())) == 1 else None
+        self._shards = shards
 
         def request() -> stream_pb2.TailRequest:
             self._request.cursor.CopyFrom(self._cursor)
@@ -104,10 +130,9 @@ class AsyncTail:
                 if not has_begun:
                     has_begun = True
                     self._begin(answer, shards)
-                    yield None
-                for record in answer.records:
-                    self._take(shards[record.stream], record)
-                    yield to_record(record)
+                    yield
+                self._page.extend(answer.records)
+                yield
                 self._move(answer.cursor)
 
     def _begin(self, answer: stream_pb2.TailResponse, shards: Mapping[str, int]) -> None:
@@ -124,12 +149,6 @@ class AsyncTail:
         """Advance to a cursor of the server: everything up to it was taken."""
         if cursor.positions:
             self._cursor.CopyFrom(cursor)
-
-    def _take(self, shard: int, record: stream_pb2.Record) -> None:
-        """Advance to a record: everything up to it in its shard was taken."""
-        for position in self._cursor.positions:
-            if position.shard == shard:
-                position.index = max(position.index, record.offset)
 
 
 def _parse_cursor(token: bytes) -> common_pb2.Cursor:

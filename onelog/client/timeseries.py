@@ -14,24 +14,25 @@ numpy is imported with the first points: the import takes a quarter of a second 
 programs and commands without points should not pay.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
+from onelog.client.arrays import Array, ArrayLike, to_column, to_times
+from onelog.client.batch import POINTS
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
-from onelog.client.validation import refuse_unsendable
-from onelog.client.values import ASYNC, Key, Read, milliseconds, to_bytes
-from onelog.errors import InvalidArgument
+from onelog.client.tables import Row, Rows, import_library
+from onelog.client.times import Time, to_nanoseconds
+from onelog.client.validation import check_fields, refuse_unsendable
+from onelog.client.values import Key, Read, milliseconds, nanoseconds, to_bytes
+from onelog.errors import AlreadyExists, InvalidArgument, OnelogError
 from onelog.packed import TIMES, VALUES, sized, unsized
-from onelog.v1 import pipeline_pb2, timeseries_pb2
+from onelog.v1 import timeseries_pb2
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-Array: TypeAlias = "npt.NDArray[Any]"
-ArrayLike: TypeAlias = "npt.ArrayLike"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,58 +52,131 @@ class SeriesData:
     def __len__(self) -> int:
         return len(self.times_ns)
 
+    def to_pandas(self) -> Any:
+        """Return a pandas.DataFrame: times are the index, fields the columns, tags in ``attrs``."""
+        library = import_library("pandas", "to_pandas")
+        index = library.DatetimeIndex(self.times_ns.astype("datetime64[ns]"), tz="UTC", name="time")
+        frame = library.DataFrame(dict(self.fields), index=index)
+        frame.attrs.update(self.tags)
+        return frame
 
-def fill_points(
-    points: timeseries_pb2.SeriesPoints,
-    times_ns: ArrayLike,
-    fields: Mapping[str, ArrayLike],
-    tags: Mapping[str, str] | None,
-) -> int:
-    """Fill in points and return the number of values.
+    def to_arrow(self) -> Any:
+        """Return a pyarrow.Table: the times, each field, and each tag as a column."""
+        return Rows([self]).to_arrow()
 
-    Times are int64 nanoseconds or datetime64; a single number is one point. The type of a field
-    follows from its array: floats, integers, bools.
+    def _repr_html_(self) -> str:
+        """Return the table as notebooks show it."""
+        return Rows([self])._repr_html_()
+
+    def _to_columns(self) -> dict[str, list[Any]]:
+        named = {"times_ns": self.times_ns.tolist()}
+        named |= {name: values.tolist() for name, values in self.fields.items()}
+        columns = {
+            f"tag.{tag}" if tag in named else tag: [value] * len(self)
+            for tag, value in self.tags.items()
+        }
+        return columns | named
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Points:
+    """Points of one series as they are sent: checked, and of the types that are stored."""
+
+    tags: Mapping[str, str]
+    times: "npt.NDArray[np.int64]"
+    columns: Mapping[str, Array]
+
+    @property
+    def value_count(self) -> int:
+        """The number of values."""
+        return len(self.times) * len(self.columns)
+
+    @property
+    def size(self) -> int:
+        """About the bytes that they take in a message."""
+        names = sum(len(name) + len(value) + 8 for name, value in self.tags.items())
+        names += sum(len(name) + 16 for name in self.columns)
+        return 4 * names + 8 * (len(self.times) + self.value_count)
+
+    def cut(self, first: int, end: int) -> "Points":
+        """Return the points from one position to before another."""
+        columns = {name: column[first:end] for name, column in self.columns.items()}
+        return Points(self.tags, self.times[first:end], columns)
+
+    def fill(self, message: timeseries_pb2.SeriesPoints) -> None:
+        """Fill in the protobuf message."""
+        message.tags.update(self.tags)
+        message.MergeFromString(sized(TIMES, self.times.tobytes()))
+        for name, column in self.columns.items():
+            _fill_column(message.columns.add(field=name), column)
+
+
+def to_points(
+    times_ns: Any, fields: Mapping[str, ArrayLike], tags: Mapping[str, str] | None
+) -> Points:
+    """Check the points of one series and return them.
+
+    Times are int64 nanoseconds, datetime64 or datetimes with a zone; a single one is one point. The
+    type of a field follows from its array: floats, integers, bools.
     """
-    import numpy as np
-
-    times = np.atleast_1d(np.asarray(times_ns))
-    if times.dtype.kind == "M":
-        times = times.astype("datetime64[ns]")
-    elif times.dtype.kind not in "iu":
-        raise InvalidArgument(
-            f"times are integers or datetime64, not {times.dtype}", reason="TIMES_INVALID"
-        )
-    if times.ndim != 1:
-        raise InvalidArgument("times have one dimension", reason="TIMES_INVALID")
+    times = to_times(times_ns)
     if not fields:
         raise InvalidArgument("points have at least one field", reason="FIELDS_INVALID")
-    if tags:
-        points.tags.update(tags)
-    points.MergeFromString(sized(TIMES, times.astype("<i8").tobytes()))
-    for name, values in fields.items():
-        column = np.atleast_1d(np.asarray(values))
+    for tag, value in (tags or {}).items():
+        if not value:
+            # A series without a tag is the same series as one with an empty value of it.
+            raise InvalidArgument(f"tag {tag} is empty; leave it out", reason="TAG_INVALID")
+    columns = {name: to_column(values, name) for name, values in fields.items()}
+    for name, column in columns.items():
         if column.shape != times.shape:
             raise InvalidArgument(
                 f"field {name} has {column.shape} values for {times.shape} times",
                 reason="FIELDS_INVALID",
             )
-        _fill_column(points.columns.add(field=name), column)
-    return len(times) * len(fields)
+    return Points(tags or {}, times, columns)
+
+
+# What one write may hold: the server refuses more, so larger ones are split.
+WRITE_VALUES_MAX = 100_000
+WRITE_SERIES_MAX = 5_000
+WRITE_COLUMNS_MAX = 20_000
+WRITE_BYTES_MAX = 4 << 20
+
+
+def split_points(measurement: str, series: Iterable[Points]) -> Iterator[Any]:
+    """Yield requests that hold the points, in order, each within the limits of a write."""
+    request = timeseries_pb2.WritePointsRequest(measurement=measurement)
+    values = columns = size = 0
+    for each in series:
+        rows_max = max(1, WRITE_VALUES_MAX // len(each.columns))
+        for first in range(0, len(each.times), rows_max):
+            part = each.cut(first, first + rows_max)
+            is_full = (
+                values + part.value_count > WRITE_VALUES_MAX
+                or len(request.series) >= WRITE_SERIES_MAX
+                or columns + len(part.columns) > WRITE_COLUMNS_MAX
+                or size + part.size > WRITE_BYTES_MAX
+            )
+            if is_full and request.series:
+                yield request
+                request = timeseries_pb2.WritePointsRequest(measurement=measurement)
+                values = columns = size = 0
+            part.fill(request.series.add())
+            values += part.value_count
+            columns += len(part.columns)
+            size += part.size
+    if request.series:
+        yield request
 
 
 def _fill_column(column: timeseries_pb2.Column, values: Array) -> None:
     match values.dtype.kind:
         case "f":
-            column.doubles.MergeFromString(sized(VALUES, values.astype("<f8").tobytes()))
-        case "i" | "u":
-            column.integers.MergeFromString(sized(VALUES, values.astype("<i8").tobytes()))
-        case "b":
-            column.bools.MergeFromString(sized(VALUES, values.astype("u1").tobytes()))
+            column.doubles.MergeFromString(sized(VALUES, values.tobytes()))
+        case "i":
+            column.integers.MergeFromString(sized(VALUES, values.tobytes()))
         case _:
-            raise InvalidArgument(
-                f"field {column.field}: floats, integers or bools, not {values.dtype}",
-                reason="FIELDS_INVALID",
-            )
+            column.bools.MergeFromString(sized(VALUES, values.astype("u1").tobytes()))
 
 
 def to_series_data(points: timeseries_pb2.SeriesPoints) -> SeriesData:
@@ -123,7 +197,7 @@ def to_series_data(points: timeseries_pb2.SeriesPoints) -> SeriesData:
                 fields[column.field] = _array(column.bools, "?")
             case _:
                 fields[column.field] = np.zeros(0)
-    return SeriesData(dict(points.tags), times, fields)
+    return SeriesData(dict(sorted(points.tags.items())), times, fields)
 
 
 def _array(values: Any, dtype: str) -> Array:
@@ -166,8 +240,14 @@ class MeasurementConfig:
     # The most series that it may have; 0: 100,000.
     series_max: int = 0
 
-    def put(self, config: timeseries_pb2.MeasurementConfig) -> None:
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def fill(self, config: timeseries_pb2.MeasurementConfig) -> None:
         """Fill in the protobuf message."""
+        if self.duplicates not in _DUPLICATES:
+            what = f"duplicates is {self.duplicates!r}; it must be last, first or reject"
+            raise InvalidArgument(what, reason="DUPLICATES_INVALID")
         config.duplicates = _DUPLICATES.index(self.duplicates, 1)  # type: ignore[assignment]
         config.retention_ms = milliseconds(self.retention_s)
         config.series_max = self.series_max
@@ -182,9 +262,12 @@ class Rule:
     aggregates: Sequence[Aggregate]
     target_measurement: str
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 @dataclass(frozen=True, slots=True)
-class MeasurementInfo:
+class MeasurementInfo(Row):
     """A measurement: its settings, fields with their types, number of series, rules."""
 
     measurement: str
@@ -212,26 +295,27 @@ class AsyncTimeSeries:
     ) -> int:
         """Write points of one series; return how many values were written.
 
-        Times may be in any order, int64 nanoseconds or datetime64. Each field has one value for
-        each time.
+        Times may be in any order: int64 nanoseconds, datetime64 (UTC), or datetimes with a zone.
+        Each field has one value for each time. Up to 100,000 values are one atomic write. More are
+        written in parts, one after the other; if one fails, ``written_count`` in the metadata of
+        the error is the number of values in the parts before it.
         """
-        request = timeseries_pb2.WritePointsRequest(measurement=measurement)
-        fill_points(request.series.add(), times_ns, fields, tags)
-        return await self._write(request)
+        return await self._write_parts(measurement, [to_points(times_ns, fields, tags)])
 
     async def write_many(self, measurement: str, series: Iterable[SeriesData]) -> int:
-        """Write points of several series at once; return how many values were written."""
-        request = timeseries_pb2.WritePointsRequest(measurement=measurement)
-        for each in series:
-            fill_points(request.series.add(), each.times_ns, each.fields, each.tags)
-        return await self._write(request)
+        """Write points of several series at once; return how many values were written.
+
+        Up to 100,000 values of 5,000 series are one atomic write; see ``write`` for more.
+        """
+        points = [to_points(each.times_ns, each.fields, each.tags) for each in series]
+        return await self._write_parts(measurement, points)
 
     async def query(
         self,
         measurement: str,
         field: str,
-        from_ns: int,
-        to_ns: int,
+        from_ns: Time,
+        to_ns: Time,
         *,
         where: Matchers | None = None,
         aggregate: Aggregate = "",
@@ -242,8 +326,11 @@ class AsyncTimeSeries:
         top: int = 0,
         limit: int = 0,
         read: Read | None = None,
-    ) -> list[SeriesData]:
+    ) -> Rows[SeriesData]:
         """Return points of a field, or aggregates of windows, from ``from_ns`` to before ``to_ns``.
+
+        Times are nanoseconds since 1970, datetimes with a zone, datetime64 (UTC), or texts such as
+        ``now-1h`` and RFC 3339.
 
         Without ``aggregate`` the result is the points of each series. Aggregates have one result
         for each combination of the tags in ``group_by``, with ``by_series`` one for each series,
@@ -255,11 +342,11 @@ class AsyncTimeSeries:
             namespace=self._scope.namespace,
             measurement=measurement,
             field=field,
-            from_ns=from_ns,
-            to_ns=to_ns,
+            from_ns=to_nanoseconds(from_ns, "from_ns"),
+            to_ns=to_nanoseconds(to_ns, "to_ns"),
             aggregate=aggregate_number(aggregate),
             parameter=percentile,
-            window_ns=round(window_s * 1e9),
+            window_ns=nanoseconds(window_s),
             group_by=group_by,
             by_series=by_series,
             top=top,
@@ -267,7 +354,7 @@ class AsyncTimeSeries:
         )
         _fill_matchers(request.matchers, where)
         answer = await self._look("TimeSeries/Query", request, measurement, read)
-        return [to_series_data(group) for group in answer.groups]
+        return Rows(map(to_series_data, answer.groups))
 
     async def series(
         self, measurement: str, *, where: Matchers | None = None, read: Read | None = None
@@ -290,32 +377,49 @@ class AsyncTimeSeries:
         measurement: str,
         *,
         where: Matchers | None = None,
-        first_ns: int | None = None,
-        last_ns: int | None = None,
+        first_ns: Time | None = None,
+        last_ns: Time | None = None,
     ) -> int:
-        """Delete points of matching series, or whole series without a time; return how many."""
+        """Delete points of matching series, or whole series without a time; return how many.
+
+        Both times are included; see ``query`` for what a time may be.
+        """
+        self._scope.need_result("a delete")
         request = timeseries_pb2.DeletePointsRequest(measurement=measurement)
         _fill_matchers(request.matchers, where)
         if first_ns is not None:
-            request.first_ns = first_ns
+            request.first_ns = to_nanoseconds(first_ns, "first_ns")
         if last_ns is not None:
-            request.last_ns = last_ns
+            request.last_ns = to_nanoseconds(last_ns, "last_ns")
         answer = await self._change("TimeSeries/DeletePoints", request)
         count: int = answer.series_count
         return count
 
     # Measurements
 
-    async def create(self, measurement: str, config: MeasurementConfig | None = None) -> None:
-        """Create a measurement with these settings; a first write would create it with defaults."""
+    async def create(
+        self,
+        measurement: str,
+        config: MeasurementConfig | None = None,
+        *,
+        exist_ok: bool = False,
+    ) -> None:
+        """Create a measurement with these settings; a first write would create it with defaults.
+
+        With ``exist_ok`` an existing one stays as it is.
+        """
         request = timeseries_pb2.CreateMeasurementRequest(measurement=measurement)
-        (config or MeasurementConfig()).put(request.config)
-        await self._change("TimeSeries/CreateMeasurement", request)
+        (config or MeasurementConfig()).fill(request.config)
+        try:
+            await self._change("TimeSeries/CreateMeasurement", request)
+        except AlreadyExists:
+            if not exist_ok:
+                raise
 
     async def configure(self, measurement: str, config: MeasurementConfig) -> None:
         """Replace the settings of a measurement."""
         request = timeseries_pb2.ConfigureMeasurementRequest(measurement=measurement)
-        config.put(request.config)
+        config.fill(request.config)
         await self._change("TimeSeries/ConfigureMeasurement", request)
 
     async def drop(self, measurement: str) -> None:
@@ -351,7 +455,7 @@ class AsyncTimeSeries:
         """Set a downsampling rule; a field ``f`` becomes ``f_mean``, ``f_max``, … in its target."""
         request = timeseries_pb2.SetRuleRequest(measurement=measurement)
         request.rule.name = rule.name
-        request.rule.window_ns = round(rule.window_s * 1e9)
+        request.rule.window_ns = nanoseconds(rule.window_s)
         request.rule.aggregates.extend(aggregate_number(each) for each in rule.aggregates)
         request.rule.target_measurement = rule.target_measurement
         await self._change("TimeSeries/SetRule", request)
@@ -363,25 +467,36 @@ class AsyncTimeSeries:
 
     # Parts
 
-    async def _write(self, request: timeseries_pb2.WritePointsRequest) -> int:
-        if self._scope.namespace:
-            request.namespace = self._scope.namespace
-        is_early = self._scope.durability == "async"
-        if is_early:
-            request.options.durability = ASYNC
-
-        def build(operation: pipeline_pb2.Operation) -> None:
-            operation.write_points.CopyFrom(request)
-
-        count: int = await self._connection.write(
-            request.measurement.encode(),
-            request.ByteSize(),
-            self._scope.timeout_s,
-            build,
-            lambda result: result.write_points.written_count,
-            is_early=is_early,
-        )
+    async def _write_parts(self, measurement: str, series: Sequence[Points]) -> int:
+        count = 0
+        for request in split_points(measurement, series):
+            try:
+                count += await self._write(request)
+            except OnelogError as error:
+                if count:
+                    error.metadata["written_count"] = str(count)
+                    error.add_note(f"{count} values of the same call were written before")
+                raise
         return count
+
+    async def _write(self, request: timeseries_pb2.WritePointsRequest) -> int:
+        connection, scope = self._connection, self._scope
+        if not connection.is_clear:
+            await connection.ready(scope.timeout_s)
+        is_early, name = scope.is_early, request.measurement.encode()
+        lane = connection.early_lane(name) if is_early else connection.write_lane(name)
+        assert lane is not None
+        target = scope.namespace, request.measurement, is_early
+        value_count = sum(len(each.times_ns) * len(each.columns) for each in request.series)
+        written: int = await lane.call(
+            POINTS,
+            target,
+            (request.series, value_count),
+            request.ByteSize(),
+            scope.timeout_s,
+            len(request.series),
+        )
+        return written
 
     async def _change(self, path: str, request: Any) -> Any:
         request.namespace = self._scope.namespace
@@ -390,7 +505,7 @@ class AsyncTimeSeries:
 
     async def _look(self, path: str, request: Any, measurement: str, read: Read | None) -> Any:
         if read is not None:
-            read.put(request.options)
+            read.fill(request.options)
         return await self._connection.call_read(
             path,
             request,

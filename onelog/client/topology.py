@@ -16,10 +16,16 @@ from collections.abc import Callable, Iterable
 
 from crc32c import crc32c
 
-from onelog.channel import RpcError
+from onelog.channel import MISTAKES, NOT_ONELOG, RpcError
 from onelog.client.channels import METHODS, Channels
 from onelog.client.options import ClientOptions
-from onelog.errors import FailedPrecondition, NotFound, OnelogError, Unavailable
+from onelog.errors import (
+    FailedPrecondition,
+    NotFound,
+    OnelogError,
+    Unavailable,
+    Unimplemented,
+)
 from onelog.status import error_of
 from onelog.v1 import admin_pb2
 
@@ -161,7 +167,7 @@ class Topology:
 
     async def _refresh(self) -> None:
         """Ask the endpoints in turn, the next as soon as one is slow; use the first answer."""
-        error: OnelogError = Unavailable("no endpoint", reason="NO_ENDPOINT")
+        errors: list[OnelogError] = []
         endpoints = list(self.endpoints())
         # A separate counter: if refreshes and calls shared one, then with two endpoints all
         # refreshes would go to one and all calls to the other.
@@ -183,24 +189,28 @@ class Topology:
                     try:
                         self._learn(task.result())
                     except Unavailable as unavailable:
-                        error = unavailable
+                        errors.append(unavailable)
                     except RpcError as failure:
-                        error = error_of(failure)
+                        errors.append(error_of(failure))
                     else:
                         return
         finally:
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
-        raise error
+        raise _merge(errors)
 
     async def _ask(self, endpoint: str) -> admin_pb2.GetTopologyResponse:
         channel = self._channels.of(endpoint)
         await channel.ready(self._options.connect_timeout_s)
         method = METHODS["Admin/GetTopology"]
-        data = await channel.unary(
-            method.path, b"", self._options.connect_timeout_s, self._channels.metadata
-        )
+        try:
+            data = await channel.unary(method.path, b"", self._options.connect_timeout_s)
+        except RpcError as failure:
+            if failure.code == Unimplemented.code:
+                what = f"no connection to {endpoint}: what answers there is not a server of onelog"
+                raise Unavailable(what, reason=NOT_ONELOG) from None
+            raise
         answer: admin_pb2.GetTopologyResponse = method.parse(data)
         return answer
 
@@ -234,3 +244,12 @@ class Topology:
         if self._refreshing is not None:
             self._refreshing.cancel()
             await asyncio.gather(self._refreshing, return_exceptions=True)
+
+
+def _merge(errors: list[OnelogError]) -> OnelogError:
+    """Return the error for endpoints that all failed: a mistake only if each is one."""
+    first = next((each for each in errors if each.reason not in MISTAKES), errors[0])
+    if len(errors) > 1:
+        text = "; ".join(dict.fromkeys(each.message for each in errors))
+        return type(first)(text, reason=first.reason, retry_after_s=first.retry_after_s)
+    return first

@@ -24,15 +24,18 @@ Batches travel like other writes: those committed at the same time share one mes
 of the calls, and each succeeds or fails by itself.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Self
 
 from onelog.client import values as fill
+from onelog.client.arrays import ArrayLike
 from onelog.client.connection import Connection
+from onelog.client.group import fill_offsets, fill_places, present_records
 from onelog.client.options import Scope
-from onelog.client.timeseries import ArrayLike, fill_points
+from onelog.client.timeseries import to_points
 from onelog.client.topology import routing_keys
-from onelog.client.validation import refuse_unsendable
+from onelog.client.validation import UNSENDABLE, checks_itself, refuse, refuse_unsendable
 from onelog.client.values import (
     Appended,
     Enqueued,
@@ -42,6 +45,7 @@ from onelog.client.values import (
     NewMessage,
     NewRecord,
     Path,
+    Producer,
     Record,
     TxnResult,
     Value,
@@ -55,6 +59,18 @@ from onelog.errors import FailedPrecondition, InvalidArgument
 from onelog.v1 import kv_pb2, pipeline_pb2
 
 
+@contextmanager
+def added(messages: Any) -> Iterator[Any]:
+    """Yield a new message of a list; take it back if it cannot be filled in."""
+    message = messages.add()
+    try:
+        yield message
+    except BaseException:
+        del messages[-1]
+        raise
+
+
+@refuse_unsendable
 class TxnBranch:
     """Operations that are carried out together; every method returns the branch, for chaining."""
 
@@ -65,7 +81,8 @@ class TxnBranch:
 
     def get(self, key: Key) -> Self:
         """Read a key."""
-        self._add("get", key).get.key = to_bytes(key)
+        with self._adding("get", key) as operation:
+            operation.get.key = to_bytes(key)
         return self
 
     def put(
@@ -78,41 +95,47 @@ class TxnBranch:
         expected_version: int | None = None,
     ) -> Self:
         """Write a key."""
-        put = self._add("put", key).put
-        fill.fill_put(put, key, value, ttl_s, lease_id, expected_version)
+        with self._adding("put", key) as operation:
+            fill.fill_put(operation.put, key, value, ttl_s, lease_id, expected_version)
         return self
 
     def delete(self, key: Key, *, expected_version: int | None = None) -> Self:
         """Delete a key."""
-        fill.fill_delete(self._add("delete", key).delete, key, expected_version)
+        with self._adding("delete", key) as operation:
+            fill.fill_delete(operation.delete, key, expected_version)
         return self
 
     def touch(self, key: Key, ttl_s: float | None) -> Self:
         """Change the lifetime of a key."""
-        fill.fill_touch(self._add("touch", key).touch, key, ttl_s)
+        with self._adding("touch", key) as operation:
+            fill.fill_touch(operation.touch, key, ttl_s)
         return self
 
     def increment(self, key: Key, by: int = 1) -> Self:
         """Add to a number."""
-        fill.fill_count(self._add("count", key).count, key, add=by)
+        with self._adding("count", key) as operation:
+            fill.fill_count(operation.count, key, add=by)
         return self
 
     def append(self, key: Key, data: Value) -> Self:
         """Add bytes at the end of a value."""
-        fill.fill_append(self._add("append", key).append, key, data)
+        with self._adding("append", key) as operation:
+            fill.fill_append(operation.append, key, data)
         return self
 
     def set_json(self, key: Key, path: Path, value: Any) -> Self:
         """Set a part of a document."""
-        fill.fill_set_json(self._add("set_json", key).set_json, key, path, value)
+        with self._adding("set_json", key) as operation:
+            fill.fill_set_json(operation.set_json, key, path, value)
         return self
 
     def delete_json(self, key: Key, path: Path) -> Self:
         """Delete a part of a document."""
-        fill.fill_delete_json(self._add("set_json", key).set_json, key, path)
+        with self._adding("set_json", key) as operation:
+            fill.fill_delete_json(operation.set_json, key, path)
         return self
 
-    def results_of(self, results: Any) -> list[Item | int | None]:
+    def _convert(self, results: Any) -> list[Item | int | None]:
         """Return the results of the operations."""
         found: list[Item | int | None] = []
         for kind, result in zip(self._kinds, results, strict=True):
@@ -122,10 +145,13 @@ class TxnBranch:
                 found.append(result.number if kind in ("count", "append", "delete") else None)
         return found
 
-    def _add(self, kind: str, key: Key) -> Any:
+    @contextmanager
+    def _adding(self, kind: str, key: Key) -> Iterator[Any]:
+        name = to_bytes(key)
+        with added(self._operations) as operation:
+            yield operation
         self._kinds.append(kind)
-        self._names.append(to_bytes(key))
-        return self._operations.add()
+        self._names.append(name)
 
 
 @refuse_unsendable
@@ -160,19 +186,16 @@ class AsyncTxn:
         comparison: str = "==",
     ) -> Self:
         """Add a condition on a key: that it exists or not, or how version or value compare."""
-        fill.fill_condition(
-            self._request.conditions.add(),
-            key,
-            exists=exists,
-            version=version,
-            value=value,
-            comparison=comparison,
-        )
+        with added(self._request.conditions) as condition:
+            fill.fill_condition(
+                condition, key, exists=exists, version=version, value=value, comparison=comparison
+            )
         self._names.append(to_bytes(key))
         return self
 
     async def commit(self) -> TxnResult:
         """Carry out the transaction and return the results."""
+        self._scope.need_result("a transaction")
         name = await one_shard(self._connection, self._scope, self._names)
         request = self._request
 
@@ -183,20 +206,22 @@ class AsyncTxn:
             name, request.ByteSize(), self._scope.timeout_s, build, lambda result: result.txn
         )
         branch = self._then if answer.succeeded else self._otherwise
-        return TxnResult(answer.succeeded, answer.header.index, branch.results_of(answer.results))
+        return TxnResult(answer.succeeded, answer.header.index, branch._convert(answer.results))
 
 
 async def one_shard(connection: Connection, scope: Scope, names: list[bytes]) -> bytes:
-    """Return one of the names, to route by; refuse names of several shards."""
+    """Return one of the names, to route by; refuse names with different tags, as a server does.
+
+    With one shard all names are together.
+    """
     if not names:
         raise InvalidArgument("there is nothing in it", reason="BATCH_EMPTY")
     await connection.ready(scope.timeout_s)
-    # The routing key of a routing key is itself.
-    shards = {connection.topology.shard_of(key) for key in routing_keys(names)}
-    if len(shards) > 1:
+    if connection.topology.shard_count > 1 and len(routing_keys(names)) > 1:
         text = ", ".join(sorted({name.decode(errors="replace") for name in names})[:5])
         raise InvalidArgument(
-            f"these are in {len(shards)} shards: {text}; names with the same {{tag}} share one",
+            f"these may be in different shards: {text}; only names with the same tag in braces "
+            "share one, such as a{tag} and b{tag}",
             reason="SEVERAL_SHARDS",
         )
     return names[0]
@@ -254,16 +279,18 @@ class AsyncBatch:
         comparison: str = "==",
     ) -> Self:
         """Add a condition on a key: that it exists or not, or how version or value compare."""
+        self._refuse_committed()
         self._is_free = False
-        condition = self._request.conditions.add()
-        fill.fill_condition(
-            condition, key, exists=exists, version=version, value=value, comparison=comparison
-        )
+        with added(self._request.conditions) as condition:
+            fill.fill_condition(
+                condition, key, exists=exists, version=version, value=value, comparison=comparison
+            )
         self._names.append(to_bytes(key))
         return self
 
     # Keys
 
+    @checks_itself
     def put(
         self,
         key: Key,
@@ -275,59 +302,77 @@ class AsyncBatch:
     ) -> Self:
         """Write a key."""
         # The most common operation, so it is inlined; it is added only if it can be sent.
-        name, data = to_bytes(key), to_bytes(value)
+        if self._written is not None:
+            self._refuse_committed()
+        operations = self._request.operations
+        try:
+            name, data = to_bytes(key), to_bytes(value)
+            if ttl_s is not None or lease_id or expected_version is not None:
+                with added(operations) as operation:
+                    fill.fill_put(operation.put, name, data, ttl_s, lease_id, expected_version)
+                self._is_free = False
+            else:
+                put = operations.add().put
+                put.key = name
+                put.value = data
+        except UNSENDABLE as error:
+            refuse(error, AsyncBatch.put, locals())
+            raise
         self._names.append(name)
-        put = self._request.operations.add().put
-        put.key = name
-        put.value = data
-        if ttl_s or lease_id or expected_version is not None:
-            self._is_free = False
-            fill.fill_put(put, name, data, ttl_s, lease_id, expected_version)
         return self
 
     def delete(self, key: Key, *, expected_version: int | None = None) -> Self:
         """Delete a key."""
-        fill.fill_delete(self._add(key).delete, key, expected_version)
+        with self._adding(key) as operation:
+            fill.fill_delete(operation.delete, key, expected_version)
         return self
 
     def touch(self, key: Key, ttl_s: float | None) -> Self:
         """Change the lifetime of a key."""
-        fill.fill_touch(self._add(key).touch, key, ttl_s)
+        with self._adding(key) as operation:
+            fill.fill_touch(operation.touch, key, ttl_s)
         return self
 
     def increment(self, key: Key, by: int = 1) -> Self:
         """Add to a number."""
-        fill.fill_count(self._add(key).count, key, add=by)
+        with self._adding(key) as operation:
+            fill.fill_count(operation.count, key, add=by)
         return self
 
     def append(self, key: Key, data: Value) -> Self:
         """Add bytes at the end of a value."""
-        fill.fill_append(self._add(key).append, key, data)
+        with self._adding(key) as operation:
+            fill.fill_append(operation.append, key, data)
         return self
 
     def set_json(self, key: Key, path: Path, value: Any) -> Self:
         """Set a part of a document."""
-        fill.fill_set_json(self._add(key).set_json, key, path, value)
+        with self._adding(key) as operation:
+            fill.fill_set_json(operation.set_json, key, path, value)
         return self
 
     def delete_json(self, key: Key, path: Path) -> Self:
         """Delete a part of a document."""
-        fill.fill_delete_json(self._add(key).set_json, key, path)
+        with self._adding(key) as operation:
+            fill.fill_delete_json(operation.set_json, key, path)
         return self
 
     # Queues
 
     def enqueue(self, queue: str, message: NewMessage | Value) -> Self:
         """Put a message into a queue."""
-        request = self._add(queue).enqueue
-        request.queue = queue
         new = message if isinstance(message, NewMessage) else NewMessage(message)
-        new.put(request.messages.add())
+        with self._adding(queue) as operation:
+            operation.enqueue.queue = queue
+            new.fill(operation.enqueue.messages.add())
         return self
 
     def ack(self, queue: str, messages: Message | Iterable[Message]) -> Self:
         """Acknowledge leased messages; the batch is refused if one of the leases is lost."""
-        _fill_leased(self._add(queue).ack, queue, messages)
+        leased = [messages] if isinstance(messages, Message) else list(messages)
+        if leased:
+            with self._adding(queue) as operation:
+                _fill_leased(operation.ack, queue, leased)
         return self
 
     def nack(
@@ -339,31 +384,62 @@ class AsyncBatch:
         reason: str = "",
     ) -> Self:
         """Record failed deliveries of leased messages."""
-        request = self._add(queue).nack
-        _fill_leased(request, queue, messages)
-        request.reason = reason
-        if delay_s is not None:
-            request.delay_ms = milliseconds(delay_s)
+        leased = [messages] if isinstance(messages, Message) else list(messages)
+        if leased:
+            with self._adding(queue) as operation:
+                _fill_leased(operation.nack, queue, leased)
+                operation.nack.reason = reason
+                if delay_s is not None:
+                    operation.nack.delay_ms = milliseconds(delay_s)
         return self
 
     # Streams
 
-    def append_record(self, stream: str, record: NewRecord | Value) -> Self:
-        """Append a record to a stream."""
-        request = self._add(stream).append_records
-        request.stream = stream
+    def append_record(
+        self, stream: str, record: NewRecord | Value, *, producer: Producer | None = None
+    ) -> Self:
+        """Append a record to a stream; see ``AsyncStream.append`` for ``producer``."""
         new = record if isinstance(record, NewRecord) else NewRecord(record)
-        new.put(request.records.add())
+        with self._adding(stream) as operation:
+            operation.append_records.stream = stream
+            new.fill(operation.append_records.records.add())
+            if producer is not None:
+                producer.fill(operation.append_records.producer)
         return self
 
     def ack_records(
         self, stream: str, group: str, member_id: int, records: Iterable[Record]
     ) -> Self:
-        """Acknowledge records of a consumer group."""
-        request = self._add(stream).ack_records
-        request.stream, request.group, request.member_id = stream, group, member_id
-        for record in records:
-            request.places.add(partition=record.partition, offset=record.offset)
+        """Acknowledge records of a consumer group; without records it does nothing."""
+        present = present_records(records)
+        if present:
+            with self._adding(stream) as operation:
+                request = operation.ack_records
+                request.stream, request.group, request.member_id = stream, group, member_id
+                fill_places(request.places, present)
+        return self
+
+    def commit_offsets(
+        self,
+        stream: str,
+        group: str,
+        records: Record | Iterable[Record],
+        *,
+        member_id: int = 0,
+        generation: int = 0,
+    ) -> Self:
+        """Set the offsets of a consumer group to after these records; none: it does nothing.
+
+        ``member_id`` and ``generation`` are those of a consumer. In a group without members the
+        id is 0, and the generation that of ``group.info()``.
+        """
+        present = present_records(records)
+        if present:
+            with self._adding(stream) as operation:
+                request = operation.commit_offsets
+                request.stream, request.group = stream, group
+                request.member_id, request.generation = member_id, generation
+                fill_offsets(request.places, present)
         return self
 
     # Time series
@@ -377,17 +453,17 @@ class AsyncBatch:
         tags: Mapping[str, str] | None = None,
     ) -> Self:
         """Write points of one series."""
-        request = self._add(measurement).write_points
-        request.measurement = measurement
-        fill_points(request.series.add(), times_ns, fields, tags)
+        with self._adding(measurement) as operation:
+            operation.write_points.measurement = measurement
+            to_points(times_ns, fields, tags).fill(operation.write_points.series.add())
         return self
 
     # The end
 
     async def commit(self) -> Written:
         """Carry out the batch, once; raises ConditionFailed, or the error of an operation."""
-        if self._written is not None:
-            raise FailedPrecondition("the batch is committed already", reason="COMMITTED")
+        self._refuse_committed()
+        self._scope.need_result("a batch")
         name = await one_shard(self._connection, self._scope, self._names)
         lane = self._connection.write_lane(name)
         assert lane is not None
@@ -404,16 +480,24 @@ class AsyncBatch:
         if kind is None and self._written is None:
             await self.commit()
 
-    def _add(self, name: Key) -> Any:
+    @contextmanager
+    def _adding(self, name: Key) -> Iterator[Any]:
+        self._refuse_committed()
+        route = to_bytes(name)
+        with added(self._request.operations) as operation:
+            yield operation
         self._is_free = False
-        self._names.append(to_bytes(name))
-        return self._request.operations.add()
+        self._names.append(route)
+
+    def _refuse_committed(self) -> None:
+        if self._written is not None:
+            raise FailedPrecondition("the batch is committed already", reason="COMMITTED")
 
 
-def _fill_leased(request: Any, queue: str, messages: Message | Iterable[Message]) -> None:
+def _fill_leased(request: Any, queue: str, messages: Iterable[Message]) -> None:
     request.queue = queue
     request.strict = True
-    for message in [messages] if isinstance(messages, Message) else messages:
+    for message in messages:
         request.messages.add(message_id=message.message_id, token=message.token)
 
 

@@ -11,8 +11,11 @@ transactions and batches alike.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
+from onelog.client.tables import Row
+from onelog.client.times import Time, to_nanoseconds
+from onelog.client.validation import check_fields
 from onelog.errors import InvalidArgument, LeaseLost, OnelogError, make_error
 from onelog.status import error_of_result
 from onelog.v1 import common_pb2, kv_pb2, pipeline_pb2, queue_pb2, stream_pb2
@@ -24,8 +27,12 @@ STALE = common_pb2.READ_LEVEL_STALE
 LEASE = common_pb2.READ_LEVEL_LEASE
 ASYNC = common_pb2.DURABILITY_ASYNC
 
-# The largest int64; about 300 million years.
-MILLISECONDS_MAX = (1 << 63) - 1
+# The largest int64.
+DURATION_MAX = (1 << 63) - 1
+
+
+# No dedup id, group or tenant. Compared by identity: what else is empty may be a mistake.
+NOTHING = b""
 
 
 def to_bytes(value: str | bytes) -> bytes:
@@ -36,16 +43,33 @@ def to_bytes(value: str | bytes) -> bytes:
         return value.encode()
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    raise InvalidArgument(f"bytes or str are expected, not {type(value).__name__}")
+    what = f"bytes or str are expected, not {type(value).__name__}"
+    raise InvalidArgument(what, reason="TYPE_INVALID")
 
 
 def milliseconds(seconds: float | None) -> int:
     """Return a duration in milliseconds; a positive one never becomes 0, which means none."""
-    if not seconds:
+    if seconds is None or seconds == 0:
         return 0
-    if not 0 < seconds * 1000 <= MILLISECONDS_MAX:
+    if not 0 < seconds * 1000 <= DURATION_MAX:
         raise InvalidArgument(f"a duration of {seconds} s", reason="DURATION_INVALID")
     return max(1, round(seconds * 1000))
+
+
+def nanoseconds(seconds: float) -> int:
+    """Return a duration in nanoseconds; a positive one never becomes 0, which means none."""
+    if seconds == 0:
+        return 0
+    if not 0 < seconds * 10**9 <= DURATION_MAX:
+        raise InvalidArgument(f"a duration of {seconds} s", reason="DURATION_INVALID")
+    return max(1, round(seconds * 10**9))
+
+
+def lifetime_ms(seconds: float | None) -> int:
+    """Return the lifetime of a key in milliseconds; None: it has no end."""
+    if seconds is not None and seconds == 0:
+        raise InvalidArgument("a lifetime of 0 s; None is no end", reason="DURATION_INVALID")
+    return milliseconds(seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +93,15 @@ class Read:
     # answer is complete as long as the speeds of the servers' clocks differ by less than a fifth.
     by_lease: bool = False
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     @property
     def takes_long(self) -> bool:
         """Whether the answer may have to wait; such a read does not share a message with others."""
         return bool(self.min_index or self.as_of_index)
 
-    def put(self, options: common_pb2.ReadOptions) -> None:
+    def fill(self, options: common_pb2.ReadOptions) -> None:
         """Fill in the protobuf message."""
         if self.stale and self.by_lease:
             raise InvalidArgument("a stale read needs no lease", reason="LEVEL_INVALID")
@@ -91,7 +118,8 @@ class Read:
             options.as_of_index = self.as_of_index
 
 
-class Item(NamedTuple):
+@dataclass(slots=True, unsafe_hash=True)
+class Item(Row):
     """A key with its value and version; ``expires_ns`` 0: never, ``lease_id`` 0: no lease."""
 
     key: bytes
@@ -115,7 +143,8 @@ def to_item(found: kv_pb2.KeyValue) -> Item:
     return Item(found.key, found.value, found.version, found.expires_ns, found.lease_id)
 
 
-class Version(NamedTuple):
+@dataclass(slots=True, unsafe_hash=True)
+class Version(Row):
     """A past version of a key; the value is None if it was deleted or has expired."""
 
     version: int
@@ -124,7 +153,7 @@ class Version(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Written(Row):
     """A write's place in the log; ``duplicate``: it was a retry of an earlier write."""
 
     shard: int
@@ -137,7 +166,8 @@ def to_written(header: common_pb2.WriteHeader) -> Written:
     return Written(header.shard, header.index, header.duplicate)
 
 
-class TxnResult(NamedTuple):
+@dataclass(slots=True, unsafe_hash=True)
+class TxnResult(Row):
     """What a transaction did: one result for each operation of the branch that was carried out.
 
     A get has an ``Item`` or None, an increment its number, an append the size, a delete the count.
@@ -149,7 +179,8 @@ class TxnResult(NamedTuple):
     results: list[Item | int | None]
 
 
-class LeaseInfo(NamedTuple):
+@dataclass(slots=True, unsafe_hash=True)
+class LeaseInfo(Row):
     """A lease: its lifetime, when it expires, and its keys."""
 
     ttl_s: float
@@ -157,21 +188,23 @@ class LeaseInfo(NamedTuple):
     keys: list[bytes]
 
 
-class Enqueued(NamedTuple):
+@dataclass(slots=True, unsafe_hash=True)
+class Enqueued(Row):
     """The id of an enqueued message; ``deduplicated``: it is that of an earlier one."""
 
     message_id: int
     deduplicated: bool = False
 
 
-class Message(NamedTuple):
+@dataclass(slots=True, unsafe_hash=True)
+class Message(Row):
     """A message of a queue, leased or peeked at; ``token`` is needed to settle it."""
 
     message_id: int
     body: bytes
     token: int = 0
     delivery_count: int = 0
-    headers: Mapping[str, bytes] = {}
+    headers: Mapping[str, bytes] = field(default_factory=dict)
     priority: int = 8
     group: bytes = b""
     tenant: bytes = b""
@@ -180,12 +213,16 @@ class Message(NamedTuple):
     state: str = ""
     due_ns: int = 0
 
+    # Only of ``peek``: body and headers are missing, because the server cannot read them now.
+    unreadable: bool = False
+
     def json(self) -> Any:
         """Return the body as a document."""
         return json.loads(self.body)
 
 
-class Settled(NamedTuple):
+@dataclass(slots=True, unsafe_hash=True)
+class Settled(Row):
     """The outcome of settling a message: ``reason`` is empty if it was settled.
 
     ``dead``: it has failed too often and is not retried.
@@ -196,7 +233,8 @@ class Settled(NamedTuple):
     dead: bool = False
 
 
-class Appended(NamedTuple):
+@dataclass(slots=True, unsafe_hash=True)
+class Appended(Row):
     """The place of an appended record; ``duplicate``: the producer had sent it before."""
 
     offset: int
@@ -204,7 +242,8 @@ class Appended(NamedTuple):
     duplicate: bool = False
 
 
-class Gap(NamedTuple):
+@dataclass(slots=True, unsafe_hash=True)
+class Gap(Row):
     """A range of records that were deleted, and why."""
 
     first_offset: int
@@ -212,14 +251,15 @@ class Gap(NamedTuple):
     reason: str
 
 
-class Record(NamedTuple):
+@dataclass(slots=True, unsafe_hash=True)
+class Record(Row):
     """A record of a stream; with ``gap`` it stands for records that were deleted."""
 
     offset: int
     value: bytes
     key: bytes | None = None
     partition: int = 0
-    headers: Mapping[str, bytes] = {}
+    headers: Mapping[str, bytes] = field(default_factory=dict)
     tag: str = ""
     timestamp_ns: int = 0
     stream: str = ""
@@ -276,7 +316,10 @@ class QueueConfig:
     # Delay after the first, second, … failed delivery; the last value repeats.
     backoff_s: Sequence[float] = ()
 
-    def put(self, config: queue_pb2.QueueConfig) -> None:
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def fill(self, config: queue_pb2.QueueConfig) -> None:
         """Fill in the protobuf message."""
         config.max_deliveries = self.max_deliveries
         config.dead_letter_queue = self.dead_letter_queue
@@ -306,7 +349,7 @@ def to_queue_config(config: queue_pb2.QueueConfig) -> QueueConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueInfo:
+class QueueInfo(Row):
     """A queue: its settings, what it holds now, and counts since it was created."""
 
     queue: str
@@ -330,6 +373,9 @@ class QueueInfo:
     arrived: int
     moved: int
 
+    # Of the ready ones, those that are not delivered because their bodies cannot be read.
+    unreadable: int = 0
+
 
 def to_queue_info(info: queue_pb2.QueueInfo) -> QueueInfo:
     """Convert a queue's state from protobuf."""
@@ -338,7 +384,7 @@ def to_queue_info(info: queue_pb2.QueueInfo) -> QueueInfo:
         info.ready_count, info.delayed_count, info.leased_count, info.oldest_ns,
         info.enqueued_count, info.redriven_count, info.acked_count, info.expired_count,
         info.dead_count, info.cancelled_count, info.purged_count, info.deduplicated_count,
-        info.arrived_count, info.moved_count,
+        info.arrived_count, info.moved_count, info.unreadable_count,
     )  # fmt: skip
 
 
@@ -353,7 +399,7 @@ class NewMessage:
 
     # Deliver it after a delay, or at a time.
     delay_s: float = 0.0
-    at_ns: int = 0
+    at_ns: Time = 0
 
     # Expire after this long; 0: the queue's setting.
     ttl_s: float = 0.0
@@ -368,29 +414,26 @@ class NewMessage:
     tenant: Value = b""
     headers: Mapping[str, Value] = field(default_factory=dict)
 
-    def put(self, message: queue_pb2.NewMessage) -> None:
+    def fill(self, message: queue_pb2.NewMessage) -> None:
         """Fill in the protobuf message."""
         message.body = to_bytes(self.body)
         if self.priority != 8:
             message.priority = self.priority
-        if self.delay_s:
+        if self.delay_s != 0:
             message.delay_ms = milliseconds(self.delay_s)
-        if self.at_ns:
-            message.at_ns = self.at_ns
-        if self.ttl_s:
+        if self.at_ns != 0:
+            message.at_ns = to_nanoseconds(self.at_ns, "at_ns")
+        if self.ttl_s != 0:
             message.ttl_ms = milliseconds(self.ttl_s)
-        if self.dedup_id:
-            message.dedup_id = to_bytes(self.dedup_id)
-        if self.group:
-            message.group = to_bytes(self.group)
-        if self.tenant:
-            message.tenant = to_bytes(self.tenant)
+        message.dedup_id = to_bytes(self.dedup_id)
+        message.group = to_bytes(self.group)
+        message.tenant = to_bytes(self.tenant)
         for name, value in self.headers.items():
             message.headers.add(name=name, value=to_bytes(value))
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Row):
     """A message that a queue enqueues by itself, when the cron expression (UTC) says so."""
 
     schedule_id: int
@@ -398,9 +441,12 @@ class Schedule:
     next_ns: int
 
 
-def to_message(found: queue_pb2.Message) -> Message:
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+def to_message(found: queue_pb2.Message, kind: type[MessageT]) -> MessageT:
     """Convert a message from protobuf."""
-    return Message(
+    return kind(
         found.message_id,
         found.body,
         found.token,
@@ -413,6 +459,7 @@ def to_message(found: queue_pb2.Message) -> Message:
         found.lease_expires_ns,
         _STATES.get(found.state, ""),
         found.due_ns,
+        found.unreadable,
     )
 
 
@@ -462,7 +509,10 @@ class Retention:
     # Whether to delete records that a consumer group has not processed yet.
     past_groups: bool = False
 
-    def put(self, retention: stream_pb2.Retention) -> None:
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def fill(self, retention: stream_pb2.Retention) -> None:
         """Fill in the protobuf message."""
         retention.age_ms = milliseconds(self.age_s)
         retention.size_max = self.size_max
@@ -471,7 +521,7 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionInfo:
+class PartitionInfo(Row):
     """One partition: its lowest and highest offset (0: it is empty), records and bytes."""
 
     partition: int
@@ -481,8 +531,30 @@ class PartitionInfo:
     size: int
 
 
+def _to_partition_info(found: stream_pb2.PartitionInfo) -> PartitionInfo:
+    return PartitionInfo(
+        found.partition, found.first_offset, found.last_offset, found.record_count, found.size
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class StreamInfo:
+class TrimmedPartition:
+    """What a trim has left of a partition, and the group that ended it early ("": none)."""
+
+    left: PartitionInfo
+    kept_for_group: str
+
+
+def to_trimmed(answer: stream_pb2.TrimResponse) -> tuple[TrimmedPartition, ...]:
+    """Convert the answer to a trim from protobuf."""
+    return tuple(
+        TrimmedPartition(_to_partition_info(each.left), each.kept_for_group)
+        for each in answer.partitions
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo(Row):
     """A stream: its retention, partitions and consumer groups."""
 
     stream: str
@@ -490,6 +562,9 @@ class StreamInfo:
     retention: Retention
     partitions: tuple[PartitionInfo, ...]
     groups: tuple[str, ...]
+
+    # How keys select partitions: "mixed", or "crc32c" of the oldest streams.
+    key_hash: str = "mixed"
 
 
 def to_stream_info(info: stream_pb2.StreamInfo) -> StreamInfo:
@@ -499,13 +574,9 @@ def to_stream_info(info: stream_pb2.StreamInfo) -> StreamInfo:
         info.stream,
         info.stream_id,
         Retention(kept.age_ms / 1000, kept.size_max, kept.count_max, kept.past_groups),
-        tuple(
-            PartitionInfo(
-                each.partition, each.first_offset, each.last_offset, each.record_count, each.size
-            )
-            for each in info.partitions
-        ),
+        tuple(map(_to_partition_info, info.partitions)),
         tuple(info.groups),
+        stream_pb2.KeyHash.Name(info.key_hash).removeprefix("KEY_HASH_").lower(),
     )
 
 
@@ -519,13 +590,12 @@ class NewRecord:
     tag: str = ""
     partition: int | None = None
 
-    def put(self, record: stream_pb2.NewRecord) -> None:
+    def fill(self, record: stream_pb2.NewRecord) -> None:
         """Fill in the protobuf message."""
         record.value = to_bytes(self.value)
         if self.key is not None:
             record.key = to_bytes(self.key)
-        if self.tag:
-            record.tag = self.tag
+        record.tag = self.tag
         if self.partition is not None:
             record.partition = self.partition
         for name, value in self.headers.items():
@@ -543,21 +613,52 @@ class Producer:
     epoch: int
     sequence: int
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def after(self, count: int) -> "Producer":
+        """Return the producer as it is after ``count`` more records."""
+        return Producer(self.producer_id, self.epoch, self.sequence + count)
+
+    def fill(self, message: stream_pb2.Producer) -> None:
+        """Fill in the protobuf message."""
+        message.producer_id = self.producer_id
+        message.epoch = self.epoch
+        message.sequence = self.sequence
+
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """Selects records: one of the keys, one of the tags and all headers must match, if given."""
+    """Selects records: one of the keys, one of the tags and all headers must match, if given.
+
+    A header that is None may have any value.
+    """
 
     keys: tuple[Value, ...] = ()
     tags: tuple[str, ...] = ()
-    headers: Mapping[str, Value] = field(default_factory=dict)
+    headers: Mapping[str, Value | None] = field(default_factory=dict)
+    key_prefix: Value = b""
 
-    def put(self, message: stream_pb2.RecordFilter) -> None:
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def fill(self, message: stream_pb2.RecordFilter) -> None:
         """Fill in the protobuf message."""
         message.keys.extend(to_bytes(key) for key in self.keys)
+        message.key_prefix = to_bytes(self.key_prefix)
         message.tags.extend(self.tags)
         for name, value in self.headers.items():
-            message.headers.add(name=name, value=to_bytes(value))
+            if value is None:
+                message.header_names.append(name)
+            else:
+                message.headers.add(name=name, value=to_bytes(value))
+
+
+def to_record_filter(found: stream_pb2.RecordFilter) -> RecordFilter:
+    """Convert a filter from protobuf."""
+    headers: dict[str, Value | None] = {each.name: each.value for each in found.headers}
+    headers |= dict.fromkeys(found.header_names)
+    return RecordFilter(tuple(found.keys), tuple(found.tags), headers, found.key_prefix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -571,15 +672,23 @@ class GroupConfig:
     max_deliveries: int = 0
     dead_letter_stream: str = ""
 
-    def put(self, config: stream_pb2.GroupConfig) -> None:
+    # Members get only these records; all others count as done.
+    only: RecordFilter | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def fill(self, config: stream_pb2.GroupConfig) -> None:
         """Fill in the protobuf message."""
         config.shared = self.shared
         config.max_deliveries = self.max_deliveries
         config.dead_letter_stream = self.dead_letter_stream
+        if self.only is not None:
+            self.only.fill(config.filter)
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMember:
+class GroupMember(Row):
     """One member of a consumer group."""
 
     member_id: int
@@ -589,7 +698,7 @@ class GroupMember:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupPartition:
+class GroupPartition(Row):
     """The progress of a consumer group in one partition."""
 
     partition: int
@@ -600,7 +709,7 @@ class GroupPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupInfo:
+class GroupInfo(Row):
     """A consumer group: its settings, members and progress."""
 
     config: GroupConfig
@@ -613,7 +722,12 @@ def to_group_info(answer: stream_pb2.GetGroupResponse) -> GroupInfo:
     """Convert a consumer group's state from protobuf."""
     config = answer.config
     return GroupInfo(
-        GroupConfig(config.shared, config.max_deliveries, config.dead_letter_stream),
+        GroupConfig(
+            config.shared,
+            config.max_deliveries,
+            config.dead_letter_stream,
+            to_record_filter(config.filter) if config.HasField("filter") else None,
+        ),
         answer.generation,
         tuple(
             GroupMember(each.member_id, tuple(each.partitions), each.expires_ns, each.pending_count)
@@ -683,8 +797,8 @@ def fill_put(
     """Fill in a put."""
     request.key = to_bytes(key)
     request.value = to_bytes(value)
-    if ttl_s:
-        request.ttl_ms = milliseconds(ttl_s)
+    if ttl_s is not None:
+        request.ttl_ms = lifetime_ms(ttl_s)
     if lease_id:
         request.lease_id = lease_id
     if expected_version is not None:
@@ -708,7 +822,7 @@ def fill_touch(
 ) -> None:
     """Fill in a touch."""
     request.key = to_bytes(key)
-    request.ttl_ms = milliseconds(ttl_s)
+    request.ttl_ms = lifetime_ms(ttl_s)
     if expected_version is not None:
         request.expected_version = expected_version
 
@@ -743,7 +857,7 @@ def fill_set_json(
     """Fill in a change of a part of a document."""
     request.key = to_bytes(key)
     fill_path(request.path, path)
-    request.json = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    request.json = to_json(value)
     request.create_parents = create_parents
 
 
@@ -753,9 +867,35 @@ def fill_delete_json(request: kv_pb2.SetJsonRequest, key: Key, path: Path) -> No
     fill_path(request.path, path)
 
 
+def to_json(value: Any) -> bytes:
+    """Return a document as JSON text; a tuple is an array.
+
+    Raises InvalidArgument (JSON_INVALID) for what JSON cannot hold: NaN, infinities, names of
+    members that are no text. Python would write them as something else.
+    """
+    try:
+        _refuse_other_names(value)
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"no document: {error}", reason="JSON_INVALID") from None
+    return text.encode()
+
+
+def _refuse_other_names(value: Any) -> None:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if not isinstance(name, str):
+                raise TypeError(f"the name of a member is {name!r}, not str")
+            _refuse_other_names(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _refuse_other_names(inner)
+
+
 def fill_path(message: kv_pb2.JsonPath, path: Path) -> None:
     """Fill in a path into a document: member names and element numbers."""
-    for step in (path,) if isinstance(path, str | int) else path:
+    steps: Any = path if not isinstance(path, str) and hasattr(path, "__len__") else (path,)
+    for step in steps:
         if isinstance(step, str):
             message.steps.add().member = step
         else:

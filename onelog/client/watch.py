@@ -10,6 +10,7 @@ a shard is always the same, so no event is lost or repeated.
 """
 
 import struct
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -19,8 +20,9 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
+from onelog.client.tables import Row
 from onelog.client.timeseries import SeriesData, to_series_data
-from onelog.client.validation import refuse_unsendable
+from onelog.client.validation import check_fields, refuse_unsendable
 from onelog.client.values import Item, Key, Record, milliseconds, to_bytes, to_item, to_record
 from onelog.errors import InvalidArgument, OutOfRange
 from onelog.v1 import admin_pb2, common_pb2, log_pb2, pipeline_pb2
@@ -55,14 +57,16 @@ class ResumePoint:
         # The server repeats everything after its cursor.
         self._skip = dict(self._taken)
 
-    def is_new(self, shard: int) -> bool:
-        """Take the next event of a shard; return whether it is new, not a repeated one."""
+    def is_repeated(self, shard: int) -> bool:
+        """Return whether the next event of a shard was taken before, and count it."""
         left = self._skip.get(shard, 0)
         if left:
             self._skip[shard] = left - 1
-            return False
+        return left > 0
+
+    def take(self, shard: int) -> None:
+        """Take an event of a shard that is not a repeated one."""
         self._taken[shard] = self._taken.get(shard, 0) + 1
-        return True
 
     def arrive(self, cursor: common_pb2.Cursor) -> None:
         """Advance to the cursor of an answer whose events were all taken."""
@@ -114,9 +118,15 @@ class Watched:
     name: Key | None = None
     prefix: Key | None = None
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.model not in _OWNERS:
+            what = f"model is {self.model!r}; it must be kv, queue, stream or ts"
+            raise InvalidArgument(what, reason="MODEL_INVALID")
+
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class Event(Row):
     """A change: ``kind`` says what happened to ``name`` in ``model``.
 
     Kinds of kv are put, deleted, expired; the others are those of the protos in lower case.
@@ -170,7 +180,9 @@ class AsyncWatch:
                 added.name, added.is_prefix = to_bytes(each.prefix), True
             elif each.name is not None:
                 added.name = to_bytes(each.name)
-        self._events: AsyncGenerator[Event | None, None] | None = None
+        self._pages: AsyncGenerator[None, None] | None = None
+        self._is_closed = False
+        self._page: deque[pipeline_pb2.Event] = deque()
 
     @property
     def cursor(self) -> bytes:
@@ -181,23 +193,23 @@ class AsyncWatch:
         return self
 
     async def __anext__(self) -> Event:
-        await self.start()
-        assert self._events is not None
-        event = await anext(self._events)
-        assert event is not None, "begun twice"
-        return event
+        while not self._page:
+            await self._turn()
+        return self._take()
 
     async def start(self) -> None:
         """Wait until the watch has begun: it will see every change from now on."""
-        if self._events is None:
-            self._events = self._run()
-            await anext(self._events)
+        if self._pages is None:
+            self._pages = self._run()
+            await anext(self._pages)
 
     async def close(self) -> None:
         """End the watch."""
-        events, self._events = self._events, None
-        if events is not None:
-            await events.aclose()
+        pages, self._pages = self._pages, None
+        self._is_closed = True
+        self._page.clear()
+        if pages is not None:
+            await pages.aclose()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -206,17 +218,33 @@ class AsyncWatch:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _run(self) -> AsyncGenerator[Event | None, None]:
-        """Yield None when the watch has begun, then the events."""
+    # As in ``AsyncTail``: pages arrive in the event loop, events are taken in any thread.
+
+    async def _turn(self) -> None:
+        """Wait for the next page; all events of the last one were taken."""
+        if self._is_closed:
+            raise StopAsyncIteration
+        await self.start()
+        assert self._pages is not None
+        await anext(self._pages)
+
+    def _take(self) -> Event:
+        """Take the next event of the page; IndexError if there is none."""
+        event = self._page.popleft()
+        self._point.take(event.shard)
+        return to_event(event)
+
+    async def _run(self) -> AsyncGenerator[None, None]:
+        """Yield when the watch has begun, then after each page."""
         await self._connection.ready(self._scope.timeout_s)
         for tries_left in reversed(range(START_TRIES)):
             target = await self._find_start() if self._from_start else None
             has_begun = False
             try:
-                async with aclosing(self._follow(target)) as events:
-                    async for event in events:
-                        has_begun = has_begun or event is None
-                        yield event
+                async with aclosing(self._follow(target)) as pages:
+                    async for _ in pages:
+                        has_begun = True
+                        yield
             except OutOfRange:
                 # The node dropped its oldest entries meanwhile; another node keeps others.
                 if has_begun or not self._from_start or not tries_left:
@@ -244,7 +272,7 @@ class AsyncWatch:
         self._point = ResumePoint(token_at({shard: kept.get(shard, 0) for shard in shards}))
         return target
 
-    async def _follow(self, first: str | None) -> AsyncGenerator[Event | None, None]:
+    async def _follow(self, first: str | None) -> AsyncGenerator[None, None]:
         connection, point = self._connection, self._point
 
         def request() -> pipeline_pb2.WatchRequest:
@@ -266,10 +294,11 @@ class AsyncWatch:
                     has_begun = True
                     if not answer.events:  # it only says where the watch begins
                         point.arrive(answer.cursor)
-                    yield None
-                for event in answer.events:
-                    if point.is_new(event.shard):
-                        yield to_event(event)
+                    yield
+                self._page.extend(
+                    event for event in answer.events if not point.is_repeated(event.shard)
+                )
+                yield
                 point.arrive(answer.cursor)
 
 

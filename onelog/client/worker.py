@@ -17,13 +17,14 @@ once: a handler may see a message twice and must be able to cope with that.
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, Self
 
 from onelog.client.calls import Backoff
+from onelog.client.leased import detach
 from onelog.client.values import Message, Settled
-from onelog.errors import LeaseLost, NotFound, OnelogError
+from onelog.errors import InvalidArgument, LeaseLost, NotFound, OnelogError
 
 _log = logging.getLogger("onelog.worker")
 
@@ -50,7 +51,7 @@ class Source(Protocol):
 
     async def lease(
         self, count: int = 1, *, visibility_s: float | None = None, wait_s: float = 0.0
-    ) -> list[Message]:
+    ) -> Sequence[Message]:
         """Lease messages."""
 
     async def ack(self, message: Message) -> None:
@@ -87,7 +88,8 @@ class AsyncWorker:
         limit: int = 0,
     ) -> None:
         if concurrency < 1 or visibility_s <= 0:
-            raise ValueError(f"{concurrency} handlers, leases of {visibility_s} s")
+            what = f"{concurrency} handlers, leases of {visibility_s} s"
+            raise InvalidArgument(what, reason="WORKER_INVALID")
         self._queue = queue
         self._handler = handler
         self._concurrency = concurrency
@@ -149,14 +151,14 @@ class AsyncWorker:
             while not self._slots.locked() and free < wanted:
                 await self._slots.acquire()
                 free += 1
-            messages: list[Message] = []
+            messages: Sequence[Message] = ()
             leasing = asyncio.ensure_future(
                 self._queue.lease(
                     free, visibility_s=self._visibility_s, wait_s=min(POLL_S, self._visibility_s)
                 )
             )
             try:
-                messages = await _unless(stopping, leasing) or []
+                messages = await _unless(stopping, leasing) or ()
                 backoff.attempts = 0
             except asyncio.CancelledError:
                 self._give_back(leasing)
@@ -171,12 +173,13 @@ class AsyncWorker:
             if self._left is not None:
                 self._left -= len(messages)
             for message in messages:
+                detach(message)
                 self._start(message)
 
     def _start(self, message: Message) -> None:
         self._add(self._work(message), message)
 
-    def _give_back(self, leasing: "asyncio.Future[list[Message]]") -> None:
+    def _give_back(self, leasing: "asyncio.Future[Sequence[Message]]") -> None:
         """Release messages that were leased just as ``run`` was cancelled."""
         if leasing.done() and not leasing.cancelled() and leasing.exception() is None:
             for message in leasing.result():

@@ -58,7 +58,7 @@ class GetStatusResponse(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[str] = ..., node_name: _Optional[str] = ..., version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., alarms: _Optional[_Iterable[_Union[Alarm, _Mapping]]] = ...) -> None: ...
 
 class ShardStatus(_message.Message):
-    __slots__ = ("shard", "role", "term", "leader_id", "first_index", "last_index", "durable_index", "commit_index", "applied_index", "snapshot_index", "log_time_ns", "lags", "counts", "memory", "snapshots", "holds")
+    __slots__ = ("shard", "role", "term", "leader_id", "first_index", "last_index", "durable_index", "commit_index", "applied_index", "snapshot_index", "log_time_ns", "lags", "counts", "memory", "snapshots", "holds", "states")
     class CountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class ShardStatus(_message.Message):
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
     HOLDS_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
     shard: int
     role: Role
     term: int
@@ -105,7 +106,44 @@ class ShardStatus(_message.Message):
     memory: _containers.ScalarMap[str, int]
     snapshots: SnapshotStatus
     holds: _containers.RepeatedCompositeFieldContainer[Hold]
-    def __init__(self, shard: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., term: _Optional[int] = ..., leader_id: _Optional[str] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., snapshot_index: _Optional[int] = ..., log_time_ns: _Optional[int] = ..., lags: _Optional[_Iterable[_Union[PeerLag, _Mapping]]] = ..., counts: _Optional[_Mapping[str, int]] = ..., memory: _Optional[_Mapping[str, int]] = ..., snapshots: _Optional[_Union[SnapshotStatus, _Mapping]] = ..., holds: _Optional[_Iterable[_Union[Hold, _Mapping]]] = ...) -> None: ...
+    states: StateComparison
+    def __init__(self, shard: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., term: _Optional[int] = ..., leader_id: _Optional[str] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., snapshot_index: _Optional[int] = ..., log_time_ns: _Optional[int] = ..., lags: _Optional[_Iterable[_Union[PeerLag, _Mapping]]] = ..., counts: _Optional[_Mapping[str, int]] = ..., memory: _Optional[_Mapping[str, int]] = ..., snapshots: _Optional[_Union[SnapshotStatus, _Mapping]] = ..., holds: _Optional[_Iterable[_Union[Hold, _Mapping]]] = ..., states: _Optional[_Union[StateComparison, _Mapping]] = ...) -> None: ...
+
+class StateComparison(_message.Message):
+    __slots__ = ("compared_index", "agreed_index", "comparisons", "difference")
+    COMPARED_INDEX_FIELD_NUMBER: _ClassVar[int]
+    AGREED_INDEX_FIELD_NUMBER: _ClassVar[int]
+    COMPARISONS_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
+    compared_index: int
+    agreed_index: int
+    comparisons: int
+    difference: StateDifference
+    def __init__(self, compared_index: _Optional[int] = ..., agreed_index: _Optional[int] = ..., comparisons: _Optional[int] = ..., difference: _Optional[_Union[StateDifference, _Mapping]] = ...) -> None: ...
+
+class StateDifference(_message.Message):
+    __slots__ = ("index", "projections", "replicas", "has_majority")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    PROJECTIONS_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    HAS_MAJORITY_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    projections: _containers.RepeatedScalarFieldContainer[_log_pb2.Owner]
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaState]
+    has_majority: bool
+    def __init__(self, index: _Optional[int] = ..., projections: _Optional[_Iterable[_Union[_log_pb2.Owner, str]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaState, _Mapping]]] = ..., has_majority: _Optional[bool] = ...) -> None: ...
+
+class ReplicaState(_message.Message):
+    __slots__ = ("node_id", "node_name", "hashes", "has_stopped")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_NAME_FIELD_NUMBER: _ClassVar[int]
+    HASHES_FIELD_NUMBER: _ClassVar[int]
+    HAS_STOPPED_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    node_name: str
+    hashes: _containers.RepeatedScalarFieldContainer[int]
+    has_stopped: bool
+    def __init__(self, node_id: _Optional[str] = ..., node_name: _Optional[str] = ..., hashes: _Optional[_Iterable[int]] = ..., has_stopped: _Optional[bool] = ...) -> None: ...
 
 class SnapshotStatus(_message.Message):
     __slots__ = ("size", "age_ms", "first_as_of_index", "taken", "build_ms", "failures", "failure", "trimmed_segments")
@@ -359,20 +397,22 @@ class LogRange(_message.Message):
     def __init__(self, first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., first_timestamp_ns: _Optional[int] = ..., last_timestamp_ns: _Optional[int] = ..., size: _Optional[int] = ..., tier: _Optional[_Union[_common_pb2.Tier, str]] = ..., entry_count: _Optional[int] = ...) -> None: ...
 
 class ReadLogRequest(_message.Message):
-    __slots__ = ("shard", "first_index", "last_index", "owners", "follow", "with_voids")
+    __slots__ = ("shard", "first_index", "last_index", "owners", "follow", "with_voids", "pass_damage")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
     LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
     OWNERS_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     WITH_VOIDS_FIELD_NUMBER: _ClassVar[int]
+    PASS_DAMAGE_FIELD_NUMBER: _ClassVar[int]
     shard: int
     first_index: int
     last_index: int
     owners: _containers.RepeatedScalarFieldContainer[_log_pb2.Owner]
     follow: bool
     with_voids: bool
-    def __init__(self, shard: _Optional[int] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., owners: _Optional[_Iterable[_Union[_log_pb2.Owner, str]]] = ..., follow: _Optional[bool] = ..., with_voids: _Optional[bool] = ...) -> None: ...
+    pass_damage: bool
+    def __init__(self, shard: _Optional[int] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., owners: _Optional[_Iterable[_Union[_log_pb2.Owner, str]]] = ..., follow: _Optional[bool] = ..., with_voids: _Optional[bool] = ..., pass_damage: _Optional[bool] = ...) -> None: ...
 
 class ReadLogResponse(_message.Message):
     __slots__ = ("entries", "last_index")
@@ -381,6 +421,48 @@ class ReadLogResponse(_message.Message):
     entries: _containers.RepeatedCompositeFieldContainer[_log_pb2.Entry]
     last_index: int
     def __init__(self, entries: _Optional[_Iterable[_Union[_log_pb2.Entry, _Mapping]]] = ..., last_index: _Optional[int] = ...) -> None: ...
+
+class ListDamageRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListDamageResponse(_message.Message):
+    __slots__ = ("segments",)
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    segments: _containers.RepeatedCompositeFieldContainer[DamagedSegment]
+    def __init__(self, segments: _Optional[_Iterable[_Union[DamagedSegment, _Mapping]]] = ...) -> None: ...
+
+class DamagedSegment(_message.Message):
+    __slots__ = ("shard", "path", "first_index", "last_index", "rule", "found_by", "no_copy", "unreadable", "messages")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    FOUND_BY_FIELD_NUMBER: _ClassVar[int]
+    NO_COPY_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    path: str
+    first_index: int
+    last_index: int
+    rule: str
+    found_by: str
+    no_copy: bool
+    unreadable: _containers.RepeatedCompositeFieldContainer[_log_pb2.UnreadableRange]
+    messages: _containers.RepeatedCompositeFieldContainer[UnreadableMessage]
+    def __init__(self, shard: _Optional[int] = ..., path: _Optional[str] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., rule: _Optional[str] = ..., found_by: _Optional[str] = ..., no_copy: _Optional[bool] = ..., unreadable: _Optional[_Iterable[_Union[_log_pb2.UnreadableRange, _Mapping]]] = ..., messages: _Optional[_Iterable[_Union[UnreadableMessage, _Mapping]]] = ...) -> None: ...
+
+class UnreadableMessage(_message.Message):
+    __slots__ = ("namespace", "queue", "message_id")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    queue: str
+    message_id: int
+    def __init__(self, namespace: _Optional[str] = ..., queue: _Optional[str] = ..., message_id: _Optional[int] = ...) -> None: ...
 
 class NamespaceLimits(_message.Message):
     __slots__ = ("versions_max", "value_size_max", "keys_max", "tombstones_max")

@@ -90,6 +90,11 @@ class AdminStub:
                 request_serializer=onelog_dot_v1_dot_admin__pb2.ReadLogRequest.SerializeToString,
                 response_deserializer=onelog_dot_v1_dot_admin__pb2.ReadLogResponse.FromString,
                 _registered_method=True)
+        self.ListDamage = channel.unary_unary(
+                '/onelog.v1.Admin/ListDamage',
+                request_serializer=onelog_dot_v1_dot_admin__pb2.ListDamageRequest.SerializeToString,
+                response_deserializer=onelog_dot_v1_dot_admin__pb2.ListDamageResponse.FromString,
+                _registered_method=True)
         self.CreateNamespace = channel.unary_unary(
                 '/onelog.v1.Admin/CreateNamespace',
                 request_serializer=onelog_dot_v1_dot_admin__pb2.CreateNamespaceRequest.SerializeToString,
@@ -132,14 +137,14 @@ class AdminServicer:
     """
 
     def GetStatus(self, request, context):
-        """Shows the node that answers and all of its shards.
+        """Returns the status of the answering node and all of its shards.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTopology(self, request, context):
-        """Says which endpoint serves which shard, and how keys are spread over shards.
+        """Returns which endpoint serves which shard, and how keys are spread over shards.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -174,35 +179,42 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TransferLeadership(self, request, context):
-        """Hands the leadership of a shard to another node.
+        """Transfers the leadership of a shard to another node.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TakeSnapshot(self, request, context):
-        """Takes a snapshot of a shard on the node that answers.
+        """Takes a snapshot of a shard on the answering node.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStateHash(self, request, context):
-        """Returns the hash of a shard's state on the node that answers, with its index.
+        """Returns the hash of a shard's state on the answering node, with its index.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListLogRanges(self, request, context):
-        """Lists which indexes of a shard the node that answers holds, and where.
+        """Lists the segments of a shard on the answering node, with their indexes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadLog(self, request, context):
-        """Reads committed entries in order, and goes on with new ones if asked to.
+        """Reads committed entries in order, and continues with new ones if requested.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDamage(self, request, context):
+        """Lists the damaged files of the answering node's logs, and what cannot be read because of them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -223,7 +235,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteNamespace(self, request, context):
-        """Deletes a namespace and all that is in it.
+        """Deletes a namespace with all of its data.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -237,14 +249,14 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetHold(self, request, context):
-        """Keeps the log for a reader from an index on, in every shard: creates a hold, or moves it forward.
+        """Creates a hold, which keeps the log of every shard from an index on, or moves it forward.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListHolds(self, request, context):
-        """Lists holds, as the leader of each shard sees them.
+        """Lists holds, as known to the leader of each shard.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -314,6 +326,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ReadLog,
                     request_deserializer=onelog_dot_v1_dot_admin__pb2.ReadLogRequest.FromString,
                     response_serializer=onelog_dot_v1_dot_admin__pb2.ReadLogResponse.SerializeToString,
+            ),
+            'ListDamage': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDamage,
+                    request_deserializer=onelog_dot_v1_dot_admin__pb2.ListDamageRequest.FromString,
+                    response_serializer=onelog_dot_v1_dot_admin__pb2.ListDamageResponse.SerializeToString,
             ),
             'CreateNamespace': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateNamespace,
@@ -649,6 +666,33 @@ class Admin:
             '/onelog.v1.Admin/ReadLog',
             onelog_dot_v1_dot_admin__pb2.ReadLogRequest.SerializeToString,
             onelog_dot_v1_dot_admin__pb2.ReadLogResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDamage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/onelog.v1.Admin/ListDamage',
+            onelog_dot_v1_dot_admin__pb2.ListDamageRequest.SerializeToString,
+            onelog_dot_v1_dot_admin__pb2.ListDamageResponse.FromString,
             options,
             channel_credentials,
             insecure,

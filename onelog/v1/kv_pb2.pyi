@@ -188,10 +188,12 @@ class TouchRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., key: _Optional[bytes] = ..., ttl_ms: _Optional[int] = ..., expected_version: _Optional[int] = ..., options: _Optional[_Union[_common_pb2.WriteOptions, _Mapping]] = ...) -> None: ...
 
 class TouchResponse(_message.Message):
-    __slots__ = ("header",)
+    __slots__ = ("header", "version")
     HEADER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     header: _common_pb2.WriteHeader
-    def __init__(self, header: _Optional[_Union[_common_pb2.WriteHeader, _Mapping]] = ...) -> None: ...
+    version: int
+    def __init__(self, header: _Optional[_Union[_common_pb2.WriteHeader, _Mapping]] = ..., version: _Optional[int] = ...) -> None: ...
 
 class CountRequest(_message.Message):
     __slots__ = ("namespace", "key", "add", "lower_to", "raise_to", "options")

@@ -144,7 +144,7 @@ class KVServicer:
         raise NotImplementedError('Method not implemented!')
 
     def BatchGet(self, request, context):
-        """Reads several keys, each at the state of its own shard.
+        """Reads several keys, each from the state of its own shard.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -158,7 +158,7 @@ class KVServicer:
         raise NotImplementedError('Method not implemented!')
 
     def BatchPut(self, request, context):
-        """Writes many keys of one shard at once: all of them or none, with one version.
+        """Writes many keys of one shard: all of them or none, with one version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -193,7 +193,7 @@ class KVServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Append(self, request, context):
-        """Adds bytes at the end of a value.
+        """Appends bytes to a value.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -221,7 +221,7 @@ class KVServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Scan(self, request, context):
-        """Lists keys in order, all of them, as fast as they are read.
+        """Lists all keys in order, as fast as the client reads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -235,28 +235,28 @@ class KVServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Txn(self, request, context):
-        """If all conditions hold does one list of operations, else another; all of it or nothing.
+        """Runs one list of operations if all conditions hold, otherwise another; atomically.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GrantLease(self, request, context):
-        """Grants a lease: keys put with it go when it goes.
+        """Grants a lease: keys that are bound to it are deleted when it ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def KeepLease(self, request, context):
-        """Lets a lease live on.
+        """Renews a lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeLease(self, request, context):
-        """Ends a lease, and its keys with it.
+        """Ends a lease, and deletes its keys.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -21,7 +21,7 @@ OWNER_TIME_SERIES: Owner
 OWNER_STREAM: Owner
 
 class Entry(_message.Message):
-    __slots__ = ("shard", "index", "term", "timestamp_ns", "entry_type", "group_left", "payload")
+    __slots__ = ("shard", "index", "term", "timestamp_ns", "entry_type", "group_left", "payload", "unreadable_through")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,7 @@ class Entry(_message.Message):
     ENTRY_TYPE_FIELD_NUMBER: _ClassVar[int]
     GROUP_LEFT_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_THROUGH_FIELD_NUMBER: _ClassVar[int]
     shard: int
     index: int
     term: int
@@ -36,7 +37,16 @@ class Entry(_message.Message):
     entry_type: int
     group_left: int
     payload: bytes
-    def __init__(self, shard: _Optional[int] = ..., index: _Optional[int] = ..., term: _Optional[int] = ..., timestamp_ns: _Optional[int] = ..., entry_type: _Optional[int] = ..., group_left: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    unreadable_through: int
+    def __init__(self, shard: _Optional[int] = ..., index: _Optional[int] = ..., term: _Optional[int] = ..., timestamp_ns: _Optional[int] = ..., entry_type: _Optional[int] = ..., group_left: _Optional[int] = ..., payload: _Optional[bytes] = ..., unreadable_through: _Optional[int] = ...) -> None: ...
+
+class UnreadableRange(_message.Message):
+    __slots__ = ("first_index", "last_index")
+    FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    first_index: int
+    last_index: int
+    def __init__(self, first_index: _Optional[int] = ..., last_index: _Optional[int] = ...) -> None: ...
 
 class DescribeLogRequest(_message.Message):
     __slots__ = ("shard",)

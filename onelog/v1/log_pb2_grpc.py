@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class LogStub:
-    """Bulk reads of the log and of snapshots, as they are stored. A reader's right is enough.
+    """Bulk reads of the log and of snapshots, as they are stored.
     """
 
     def __init__(self, channel):
@@ -53,7 +53,7 @@ class LogStub:
 
 
 class LogServicer:
-    """Bulk reads of the log and of snapshots, as they are stored. A reader's right is enough.
+    """Bulk reads of the log and of snapshots, as they are stored.
     """
 
     def DescribeLog(self, request, context):
@@ -107,7 +107,7 @@ def add_LogServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Log:
-    """Bulk reads of the log and of snapshots, as they are stored. A reader's right is enough.
+    """Bulk reads of the log and of snapshots, as they are stored.
     """
 
     @staticmethod

@@ -120,6 +120,32 @@ class PeerLeader(_message.Message):
     members: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, shard: _Optional[int] = ..., term: _Optional[int] = ..., leader_id: _Optional[bytes] = ..., members: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
+class PeerMembershipRequest(_message.Message):
+    __slots__ = ("cluster_id", "node_id", "node_name")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_NAME_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: bytes
+    node_id: bytes
+    node_name: str
+    def __init__(self, cluster_id: _Optional[bytes] = ..., node_id: _Optional[bytes] = ..., node_name: _Optional[str] = ...) -> None: ...
+
+class PeerMembership(_message.Message):
+    __slots__ = ("shards",)
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    shards: _containers.RepeatedCompositeFieldContainer[PeerShardMembership]
+    def __init__(self, shards: _Optional[_Iterable[_Union[PeerShardMembership, _Mapping]]] = ...) -> None: ...
+
+class PeerShardMembership(_message.Message):
+    __slots__ = ("shard", "applied", "is_member")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    IS_MEMBER_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    applied: int
+    is_member: bool
+    def __init__(self, shard: _Optional[int] = ..., applied: _Optional[int] = ..., is_member: _Optional[bool] = ...) -> None: ...
+
 class PeerRefusal(_message.Message):
     __slots__ = ("reason", "detail")
     REASON_FIELD_NUMBER: _ClassVar[int]

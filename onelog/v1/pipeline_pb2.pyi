@@ -160,16 +160,18 @@ class TransactOperation(_message.Message):
     def __init__(self, put: _Optional[_Union[_kv_pb2.PutRequest, _Mapping]] = ..., delete: _Optional[_Union[_kv_pb2.DeleteRequest, _Mapping]] = ..., touch: _Optional[_Union[_kv_pb2.TouchRequest, _Mapping]] = ..., count: _Optional[_Union[_kv_pb2.CountRequest, _Mapping]] = ..., append: _Optional[_Union[_kv_pb2.AppendRequest, _Mapping]] = ..., set_json: _Optional[_Union[_kv_pb2.SetJsonRequest, _Mapping]] = ..., enqueue: _Optional[_Union[_queue_pb2.EnqueueRequest, _Mapping]] = ..., ack: _Optional[_Union[_queue_pb2.AckRequest, _Mapping]] = ..., nack: _Optional[_Union[_queue_pb2.NackRequest, _Mapping]] = ..., append_records: _Optional[_Union[_stream_pb2.AppendRecordsRequest, _Mapping]] = ..., ack_records: _Optional[_Union[_stream_pb2.AckRecordsRequest, _Mapping]] = ..., commit_offsets: _Optional[_Union[_stream_pb2.CommitOffsetsRequest, _Mapping]] = ..., write_points: _Optional[_Union[_timeseries_pb2.WritePointsRequest, _Mapping]] = ...) -> None: ...
 
 class TransactRequest(_message.Message):
-    __slots__ = ("namespace", "conditions", "operations", "options")
+    __slots__ = ("namespace", "conditions", "operations", "options", "by_shard")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    BY_SHARD_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     conditions: _containers.RepeatedCompositeFieldContainer[_kv_pb2.Condition]
     operations: _containers.RepeatedCompositeFieldContainer[TransactOperation]
     options: _common_pb2.WriteOptions
-    def __init__(self, namespace: _Optional[str] = ..., conditions: _Optional[_Iterable[_Union[_kv_pb2.Condition, _Mapping]]] = ..., operations: _Optional[_Iterable[_Union[TransactOperation, _Mapping]]] = ..., options: _Optional[_Union[_common_pb2.WriteOptions, _Mapping]] = ...) -> None: ...
+    by_shard: bool
+    def __init__(self, namespace: _Optional[str] = ..., conditions: _Optional[_Iterable[_Union[_kv_pb2.Condition, _Mapping]]] = ..., operations: _Optional[_Iterable[_Union[TransactOperation, _Mapping]]] = ..., options: _Optional[_Union[_common_pb2.WriteOptions, _Mapping]] = ..., by_shard: _Optional[bool] = ...) -> None: ...
 
 class TransactResponse(_message.Message):
     __slots__ = ("header", "results")

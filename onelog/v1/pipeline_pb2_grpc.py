@@ -77,8 +77,8 @@ class PipelineServicer:
     """
 
     def Execute(self, request_iterator, context):
-        """The fast path: each message carries many operations, and is answered by one with as many
-        results. Answers may come in another order than the messages.
+        """Executes many operations per message; each answer has as many results. Answers may arrive in
+        another order than the messages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -92,7 +92,7 @@ class PipelineServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Transact(self, request, context):
-        """Conditions on keys, then operations of any model, in one shard: all of it or nothing.
+        """Checks conditions on keys, then runs operations of any model, in one shard, atomically.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,7 +106,7 @@ class PipelineServicer:
         raise NotImplementedError('Method not implemented!')
 
     def KeepSession(self, request, context):
-        """Lets a session live on.
+        """Renews a session.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -120,7 +120,7 @@ class PipelineServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Sends what happens, in all models, from a cursor on, each event once and in order.
+        """Sends the changes of all models, from a cursor on, each event once and in order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -114,7 +114,7 @@ class GetQueueResponse(_message.Message):
     def __init__(self, header: _Optional[_Union[_common_pb2.ReadHeader, _Mapping]] = ..., queue: _Optional[_Union[QueueInfo, _Mapping]] = ...) -> None: ...
 
 class QueueInfo(_message.Message):
-    __slots__ = ("namespace", "queue", "queue_id", "config", "paused", "ready_count", "delayed_count", "leased_count", "oldest_ns", "enqueued_count", "redriven_count", "acked_count", "expired_count", "dead_count", "cancelled_count", "purged_count", "deduplicated_count", "arrived_count", "moved_count")
+    __slots__ = ("namespace", "queue", "queue_id", "config", "paused", "ready_count", "delayed_count", "leased_count", "oldest_ns", "enqueued_count", "redriven_count", "acked_count", "expired_count", "dead_count", "cancelled_count", "purged_count", "deduplicated_count", "arrived_count", "moved_count", "unreadable_count")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +134,7 @@ class QueueInfo(_message.Message):
     DEDUPLICATED_COUNT_FIELD_NUMBER: _ClassVar[int]
     ARRIVED_COUNT_FIELD_NUMBER: _ClassVar[int]
     MOVED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     queue: str
     queue_id: int
@@ -153,7 +154,8 @@ class QueueInfo(_message.Message):
     deduplicated_count: int
     arrived_count: int
     moved_count: int
-    def __init__(self, namespace: _Optional[str] = ..., queue: _Optional[str] = ..., queue_id: _Optional[int] = ..., config: _Optional[_Union[QueueConfig, _Mapping]] = ..., paused: _Optional[bool] = ..., ready_count: _Optional[int] = ..., delayed_count: _Optional[int] = ..., leased_count: _Optional[int] = ..., oldest_ns: _Optional[int] = ..., enqueued_count: _Optional[int] = ..., redriven_count: _Optional[int] = ..., acked_count: _Optional[int] = ..., expired_count: _Optional[int] = ..., dead_count: _Optional[int] = ..., cancelled_count: _Optional[int] = ..., purged_count: _Optional[int] = ..., deduplicated_count: _Optional[int] = ..., arrived_count: _Optional[int] = ..., moved_count: _Optional[int] = ...) -> None: ...
+    unreadable_count: int
+    def __init__(self, namespace: _Optional[str] = ..., queue: _Optional[str] = ..., queue_id: _Optional[int] = ..., config: _Optional[_Union[QueueConfig, _Mapping]] = ..., paused: _Optional[bool] = ..., ready_count: _Optional[int] = ..., delayed_count: _Optional[int] = ..., leased_count: _Optional[int] = ..., oldest_ns: _Optional[int] = ..., enqueued_count: _Optional[int] = ..., redriven_count: _Optional[int] = ..., acked_count: _Optional[int] = ..., expired_count: _Optional[int] = ..., dead_count: _Optional[int] = ..., cancelled_count: _Optional[int] = ..., purged_count: _Optional[int] = ..., deduplicated_count: _Optional[int] = ..., arrived_count: _Optional[int] = ..., moved_count: _Optional[int] = ..., unreadable_count: _Optional[int] = ...) -> None: ...
 
 class ListQueuesRequest(_message.Message):
     __slots__ = ("namespace", "prefix", "page_size", "page_token", "options", "routing_key")
@@ -258,7 +260,7 @@ class EnqueueResult(_message.Message):
     def __init__(self, message_id: _Optional[int] = ..., deduplicated: _Optional[bool] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
 
 class Message(_message.Message):
-    __slots__ = ("message_id", "body", "headers", "priority", "group", "tenant", "enqueued_ns", "delivery_count", "token", "lease_expires_ns", "state", "due_ns")
+    __slots__ = ("message_id", "body", "headers", "priority", "group", "tenant", "enqueued_ns", "delivery_count", "token", "lease_expires_ns", "state", "due_ns", "unreadable")
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
@@ -271,6 +273,7 @@ class Message(_message.Message):
     LEASE_EXPIRES_NS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     DUE_NS_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     message_id: int
     body: bytes
     headers: _containers.RepeatedCompositeFieldContainer[Header]
@@ -283,7 +286,8 @@ class Message(_message.Message):
     lease_expires_ns: int
     state: MessageState
     due_ns: int
-    def __init__(self, message_id: _Optional[int] = ..., body: _Optional[bytes] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., priority: _Optional[int] = ..., group: _Optional[bytes] = ..., tenant: _Optional[bytes] = ..., enqueued_ns: _Optional[int] = ..., delivery_count: _Optional[int] = ..., token: _Optional[int] = ..., lease_expires_ns: _Optional[int] = ..., state: _Optional[_Union[MessageState, str]] = ..., due_ns: _Optional[int] = ...) -> None: ...
+    unreadable: bool
+    def __init__(self, message_id: _Optional[int] = ..., body: _Optional[bytes] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., priority: _Optional[int] = ..., group: _Optional[bytes] = ..., tenant: _Optional[bytes] = ..., enqueued_ns: _Optional[int] = ..., delivery_count: _Optional[int] = ..., token: _Optional[int] = ..., lease_expires_ns: _Optional[int] = ..., state: _Optional[_Union[MessageState, str]] = ..., due_ns: _Optional[int] = ..., unreadable: _Optional[bool] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
     __slots__ = ("namespace", "queue", "count", "visibility_ms", "wait_ms", "options")
@@ -302,30 +306,38 @@ class LeaseRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., queue: _Optional[str] = ..., count: _Optional[int] = ..., visibility_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., options: _Optional[_Union[_common_pb2.WriteOptions, _Mapping]] = ...) -> None: ...
 
 class LeaseResponse(_message.Message):
-    __slots__ = ("header", "messages")
+    __slots__ = ("header", "messages", "unreadable_ids")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_IDS_FIELD_NUMBER: _ClassVar[int]
     header: _common_pb2.WriteHeader
     messages: _containers.RepeatedCompositeFieldContainer[Message]
-    def __init__(self, header: _Optional[_Union[_common_pb2.WriteHeader, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ...) -> None: ...
+    unreadable_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, header: _Optional[_Union[_common_pb2.WriteHeader, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., unreadable_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ConsumeRequest(_message.Message):
-    __slots__ = ("namespace", "queue", "credit", "visibility_ms")
+    __slots__ = ("namespace", "queue", "credit", "visibility_ms", "consumer_id", "received_token")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     VISIBILITY_MS_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_TOKEN_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     queue: str
     credit: int
     visibility_ms: int
-    def __init__(self, namespace: _Optional[str] = ..., queue: _Optional[str] = ..., credit: _Optional[int] = ..., visibility_ms: _Optional[int] = ...) -> None: ...
+    consumer_id: bytes
+    received_token: int
+    def __init__(self, namespace: _Optional[str] = ..., queue: _Optional[str] = ..., credit: _Optional[int] = ..., visibility_ms: _Optional[int] = ..., consumer_id: _Optional[bytes] = ..., received_token: _Optional[int] = ...) -> None: ...
 
 class ConsumeResponse(_message.Message):
-    __slots__ = ("messages",)
+    __slots__ = ("messages", "unreadable_ids")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_IDS_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[Message]
-    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ...) -> None: ...
+    unreadable_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., unreadable_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Leased(_message.Message):
     __slots__ = ("message_id", "token")

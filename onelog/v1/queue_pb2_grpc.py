@@ -166,14 +166,14 @@ class QueueServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteQueue(self, request, context):
-        """Deletes a queue and all that is in it.
+        """Deletes a queue with all of its messages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetQueue(self, request, context):
-        """Shows a queue: settings, depth by state, age of the oldest message.
+        """Returns a queue: settings, depth by state, age of the oldest message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -187,57 +187,59 @@ class QueueServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PauseQueue(self, request, context):
-        """Stops or resumes the giving out of messages.
+        """Stops or resumes delivery.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Enqueue(self, request, context):
-        """Puts messages into a queue.
+        """Adds messages to a queue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Lease(self, request, context):
-        """Takes messages for a while; waits for some if there are none and it may.
+        """Leases messages for a limited time; may wait for messages if there are none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Consume(self, request, context):
-        """Sends messages as they come, never more unsettled ones than the credit allows. Whatever is
-        still leased when the stream ends is released.
+        """Delivers messages as they arrive, with at most `credit` unsettled ones. Messages that are still
+        leased when the client ends the stream or its connection are released. If the leader ends it or
+        dies, they are kept for a client with a `consumer_id` until its next stream, or until
+        `limits.consumer_return_s_max` seconds after the next leader was elected; then they are released.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Ack(self, request, context):
-        """Leased messages are done.
+        """Acknowledges leased messages: they are removed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Nack(self, request, context):
-        """Leased messages failed: they come again later, or are dead.
+        """Records failed deliveries: messages are delivered again later, or become dead letters.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Extend(self, request, context):
-        """Leases are to last longer.
+        """Extends leases.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Release(self, request, context):
-        """Gives leased messages back as if they had not been taken.
+        """Releases leased messages; this is no failure.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -251,14 +253,14 @@ class QueueServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Prioritise(self, request, context):
-        """Gives messages that are not leased another priority.
+        """Changes the priority of messages that are not leased.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Peek(self, request, context):
-        """Shows messages without taking them.
+        """Returns messages without leasing them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -272,28 +274,28 @@ class QueueServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Redrive(self, request, context):
-        """Moves dead letters back to where they came from, or elsewhere.
+        """Moves dead letters back to their queue, or to another one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelRedrive(self, request, context):
-        """Stops a redrive where it is.
+        """Stops a redrive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateSchedule(self, request, context):
-        """Lets a queue send itself a message whenever a cron expression (UTC) says so.
+        """Creates a schedule: a cron expression (UTC) that adds a message to a queue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSchedule(self, request, context):
-        """Stops a schedule; messages that it made stay.
+        """Deletes a schedule; its messages stay.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,12 +1,22 @@
 from onelog.v1 import common_pb2 as _common_pb2
 from onelog.v1 import queue_pb2 as _queue_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class KeyHash(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KEY_HASH_UNSPECIFIED: _ClassVar[KeyHash]
+    KEY_HASH_CRC32C: _ClassVar[KeyHash]
+    KEY_HASH_MIXED: _ClassVar[KeyHash]
+KEY_HASH_UNSPECIFIED: KeyHash
+KEY_HASH_CRC32C: KeyHash
+KEY_HASH_MIXED: KeyHash
 
 class Retention(_message.Message):
     __slots__ = ("age_ms", "size_max", "count_max", "past_groups")
@@ -95,20 +105,22 @@ class GetStreamResponse(_message.Message):
     def __init__(self, header: _Optional[_Union[_common_pb2.ReadHeader, _Mapping]] = ..., stream: _Optional[_Union[StreamInfo, _Mapping]] = ...) -> None: ...
 
 class StreamInfo(_message.Message):
-    __slots__ = ("namespace", "stream", "stream_id", "retention", "partitions", "groups")
+    __slots__ = ("namespace", "stream", "stream_id", "retention", "partitions", "groups", "key_hash")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     RETENTION_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    KEY_HASH_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     stream: str
     stream_id: int
     retention: Retention
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionInfo]
     groups: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., stream_id: _Optional[int] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionInfo, _Mapping]]] = ..., groups: _Optional[_Iterable[str]] = ...) -> None: ...
+    key_hash: KeyHash
+    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., stream_id: _Optional[int] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionInfo, _Mapping]]] = ..., groups: _Optional[_Iterable[str]] = ..., key_hash: _Optional[_Union[KeyHash, str]] = ...) -> None: ...
 
 class PartitionInfo(_message.Message):
     __slots__ = ("partition", "first_offset", "last_offset", "record_count", "size")
@@ -241,14 +253,18 @@ class Gap(_message.Message):
     def __init__(self, first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class RecordFilter(_message.Message):
-    __slots__ = ("keys", "tags", "headers")
+    __slots__ = ("keys", "tags", "headers", "key_prefix", "header_names")
     KEYS_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
+    KEY_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    HEADER_NAMES_FIELD_NUMBER: _ClassVar[int]
     keys: _containers.RepeatedScalarFieldContainer[bytes]
     tags: _containers.RepeatedScalarFieldContainer[str]
     headers: _containers.RepeatedCompositeFieldContainer[_queue_pb2.Header]
-    def __init__(self, keys: _Optional[_Iterable[bytes]] = ..., tags: _Optional[_Iterable[str]] = ..., headers: _Optional[_Iterable[_Union[_queue_pb2.Header, _Mapping]]] = ...) -> None: ...
+    key_prefix: bytes
+    header_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, keys: _Optional[_Iterable[bytes]] = ..., tags: _Optional[_Iterable[str]] = ..., headers: _Optional[_Iterable[_Union[_queue_pb2.Header, _Mapping]]] = ..., key_prefix: _Optional[bytes] = ..., header_names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReadRecordsRequest(_message.Message):
     __slots__ = ("namespace", "stream", "partition", "from_offset", "from_ns", "limit", "filter", "options", "wait_ms")
@@ -337,20 +353,32 @@ class TrimRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[int] = ..., below_offset: _Optional[int] = ..., age_ms: _Optional[int] = ..., keep_size: _Optional[int] = ..., keep_count: _Optional[int] = ..., past_groups: _Optional[bool] = ..., options: _Optional[_Union[_common_pb2.WriteOptions, _Mapping]] = ...) -> None: ...
 
 class TrimResponse(_message.Message):
-    __slots__ = ("header",)
+    __slots__ = ("header", "partitions")
     HEADER_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     header: _common_pb2.WriteHeader
-    def __init__(self, header: _Optional[_Union[_common_pb2.WriteHeader, _Mapping]] = ...) -> None: ...
+    partitions: _containers.RepeatedCompositeFieldContainer[TrimmedPartition]
+    def __init__(self, header: _Optional[_Union[_common_pb2.WriteHeader, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[TrimmedPartition, _Mapping]]] = ...) -> None: ...
+
+class TrimmedPartition(_message.Message):
+    __slots__ = ("left", "kept_for_group")
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FOR_GROUP_FIELD_NUMBER: _ClassVar[int]
+    left: PartitionInfo
+    kept_for_group: str
+    def __init__(self, left: _Optional[_Union[PartitionInfo, _Mapping]] = ..., kept_for_group: _Optional[str] = ...) -> None: ...
 
 class GroupConfig(_message.Message):
-    __slots__ = ("shared", "max_deliveries", "dead_letter_stream")
+    __slots__ = ("shared", "max_deliveries", "dead_letter_stream", "filter")
     SHARED_FIELD_NUMBER: _ClassVar[int]
     MAX_DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTER_STREAM_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
     shared: bool
     max_deliveries: int
     dead_letter_stream: str
-    def __init__(self, shared: _Optional[bool] = ..., max_deliveries: _Optional[int] = ..., dead_letter_stream: _Optional[str] = ...) -> None: ...
+    filter: RecordFilter
+    def __init__(self, shared: _Optional[bool] = ..., max_deliveries: _Optional[int] = ..., dead_letter_stream: _Optional[str] = ..., filter: _Optional[_Union[RecordFilter, _Mapping]] = ...) -> None: ...
 
 class CreateGroupRequest(_message.Message):
     __slots__ = ("namespace", "stream", "group", "from_offset", "from_ns", "config", "options")

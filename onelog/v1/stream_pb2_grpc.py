@@ -173,7 +173,7 @@ class StreamServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetStream(self, request, context):
-        """Shows a stream: partitions, offsets, counts, groups.
+        """Returns a stream: partitions, offsets, counts, groups.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -201,7 +201,7 @@ class StreamServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Tail(self, request, context):
-        """Reads one or several streams and goes on with what is appended later.
+        """Reads one or several streams and continues with records that are appended later.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -236,28 +236,28 @@ class StreamServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetGroup(self, request, context):
-        """Shows a group: members, cursors, what is pending.
+        """Returns a group: members, cursors, pending records.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def JoinGroup(self, request, context):
-        """Becomes a member of a group.
+        """Joins a group as a new member.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LeaveGroup(self, request, context):
-        """Leaves a group; what was pending with the member may be claimed.
+        """Leaves a group; pending records of the member can be claimed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def HeartbeatGroup(self, request, context):
-        """Says that a member is alive; answers with the partitions that are its own now.
+        """Keeps a member alive; returns its current partitions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -265,28 +265,28 @@ class StreamServicer:
 
     def FetchRecords(self, request, context):
         """Fetches the next records for a member; they are pending until acknowledged. Records that were
-        given back, or whose member is gone, come first.
+        returned, or whose member is gone, come first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AckRecords(self, request, context):
-        """Records are done.
+        """Acknowledges records.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def NackRecords(self, request, context):
-        """Records failed: they come again after a delay, or go to the dead-letter stream.
+        """Records failed deliveries: delivered again after a delay, or moved to the dead-letter stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ClaimRecords(self, request, context):
-        """Takes over records that have been pending with somebody for too long.
+        """Takes over records that have been pending with another member for too long.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

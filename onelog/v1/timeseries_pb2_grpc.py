@@ -97,7 +97,7 @@ class TimeSeriesServicer:
     """
 
     def CreateMeasurement(self, request, context):
-        """Creates a measurement with settings of its own; a first write creates one with the defaults.
+        """Creates a measurement with settings; a first write creates one with the defaults.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -118,7 +118,7 @@ class TimeSeriesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetMeasurement(self, request, context):
-        """Shows a measurement: settings, fields, downsampling rules, how many series.
+        """Returns a measurement: settings, fields, downsampling rules, number of series.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -139,36 +139,36 @@ class TimeSeriesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListSeries(self, request, context):
-        """Lists series that match.
+        """Lists matching series.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeletePoints(self, request, context):
-        """Deletes points, or whole series, that match. Many series take several entries, each of which
-        stands by itself; the call ends when all are done.
+        """Deletes matching points, or whole series. Many series take several entries, which are not
+        atomic together; the call ends when all are done.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Query(self, request, context):
-        """Asks for points or aggregates.
+        """Returns points or aggregates.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetRule(self, request, context):
-        """Sets a downsampling rule: what it computes is written to another measurement.
+        """Sets a downsampling rule, which writes aggregates to another measurement.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteRule(self, request, context):
-        """Deletes a downsampling rule; what it wrote stays.
+        """Deletes a downsampling rule; the points that it wrote stay.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

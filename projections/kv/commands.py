@@ -14,7 +14,7 @@ version is the entry's index.
 
 import codecs
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise, repeat
@@ -72,6 +72,7 @@ TOOK_ELSE = 2
 OPTION_TTL = 0x01
 OPTION_LEASE = 0x02
 OPTION_EXPECTED = 0x04
+OPTION_VERSION = 0x08  # of a touch: its result is the version of the key
 OPTION_CREATE_PARENTS = 0x01
 
 COUNTER_DIGITS_MAX = 19
@@ -122,6 +123,7 @@ class Touch:
     key: bytes
     ttl_ns: int
     expected: int | None = None
+    with_version: bool = False  # return the version; entries of older servers do not
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,17 +270,28 @@ def encode_put(
     return _encode_options(key, ttl_ns, lease, expected) + key + value
 
 
+PutOptions = tuple[int | None, int | None, int | None]
+"""Lifetime in nanoseconds, lease and expected version of a put."""
+
+
+def encode_put_heads(
+    keys: Sequence[bytes], options: Iterable[PutOptions] | None = None
+) -> list[bytes]:
+    """Return what precedes the key in the body of each put; None: no put has options."""
+    if options is not None:
+        return [_encode_options(key, *each) for key, each in zip(keys, options, strict=False)]
+    sizes, pack = list(map(len, keys)), _OPTIONS.pack
+    heads = {size: pack(0, size) for size in set(sizes)}  # most keys are of the same size
+    return list(map(heads.__getitem__, sizes))
+
+
 def put_bodies(
     keys: Sequence[bytes], values: Sequence[bytes], ttl_ns: int | None
 ) -> tuple[bytes, ...]:
     """Return the bodies of puts without conditions that share one lifetime."""
-    join, pack = b"".join, _OPTIONS.pack
-    if ttl_ns is not None:
-        heads = (_encode_options(key, ttl_ns, None, None) for key in keys)
-        return tuple(map(join, zip(heads, keys, values, strict=True)))
-    sizes = list(map(len, keys))
-    plain = {size: pack(0, size) for size in set(sizes)}  # most are alike
-    return tuple(map(join, zip(map(plain.__getitem__, sizes), keys, values, strict=True)))
+    options = None if ttl_ns is None else repeat((ttl_ns, None, None))
+    heads = encode_put_heads(keys, options)
+    return tuple(map(b"".join, zip(heads, keys, values, strict=True)))
 
 
 def _parse_put(data: bytes, at: int) -> Fields:
@@ -444,34 +457,52 @@ def _describe_delete(key: bytes, expected: int | None) -> str:
     return f"delete {shown_bytes(key)}{_options(expected=expected)}"
 
 
-def _encode_touch(key: bytes, ttl_ns: int, expected: int | None) -> bytes:
+def _encode_touch(
+    key: bytes,
+    ttl_ns: int,
+    expected: int | None,
+    with_version: bool,  # noqa: FBT001
+) -> bytes:
     head = _encode_options(key, None, None, expected)
-    return head[:3] + U64.pack(ttl_ns) + head[3:] + key
+    options = U8.pack(head[0] | (OPTION_VERSION if with_version else 0))
+    return options + head[1:3] + U64.pack(ttl_ns) + head[3:] + key
 
 
 def _parse_touch(data: bytes, at: int) -> Fields:
     reader = Reader(data, at)
-    options, key_size = _read_options(reader, OPTION_EXPECTED)
+    options, key_size = _read_options(reader, OPTION_EXPECTED | OPTION_VERSION)
     ttl_ns = _read_ttl(reader, zero_allowed=True)
     expected = reader.number(U64) if options & OPTION_EXPECTED else None
     key = check_written(reader.take(key_size))
     reader.finish()
-    return key, ttl_ns, expected
+    return key, ttl_ns, expected, bool(options & OPTION_VERSION)
 
 
 def _touch(
-    store: Store, index: int, timestamp_ns: int, key: bytes, ttl_ns: int, expected: int | None
+    store: Store,
+    index: int,
+    timestamp_ns: int,
+    key: bytes,
+    ttl_ns: int,
+    expected: int | None,
+    with_version: bool,  # noqa: FBT001
 ) -> Planned:
     refused = _refuse_version(store, key, expected)
     if refused is not None:
         return refused, None
-    if not store.find_version(key):
+    version = store.find_version(key)
+    if not version:
         return Refused(Reason.KEY_NOT_FOUND), None
     store.rebind(key, index, deadline(timestamp_ns, ttl_ns) if ttl_ns else 0)
-    return APPLIED, None
+    return Applied(version) if with_version else APPLIED, None
 
 
-def _describe_touch(key: bytes, ttl_ns: int, expected: int | None) -> str:
+def _describe_touch(
+    key: bytes,
+    ttl_ns: int,
+    expected: int | None,
+    _with_version: bool,  # noqa: FBT001
+) -> str:
     how_long = f"for {_seconds(ttl_ns)}" if ttl_ns else "on"
     return f"let {shown_bytes(key)} live {how_long}{_options(expected=expected)}"
 

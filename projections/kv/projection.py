@@ -177,10 +177,6 @@ class KV(KvReads):
         """Return nothing: keys need no work besides their expiry."""
         return []
 
-    def first_pinned(self) -> int | None:
-        """Return nothing: values are in the state."""
-        return None
-
     def pinned(self, first_index: int, last_index: int) -> Sequence[int]:  # noqa: ARG002
         """Return nothing: values are in the state."""
         return ()

@@ -12,9 +12,7 @@ a batch has its own index, so a read as of an index inside a batch sees the part
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from onelog.projections.errors import BadDocument
 from onelog.projections.kv.commands import prefix_end
-from onelog.projections.kv.documents import Path, get_field
 from onelog.projections.kv.record import (
     EXPIRED,
     EXPIRES,
@@ -71,14 +69,6 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
-    """The number of keys that a page of a scan would hold."""
-
-    number: int
-    next_key: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
 class Range:
     """Keys from ``start`` to before ``end`` (None: to the last one)."""
 
@@ -110,14 +100,6 @@ class KvReads:
         store = self._open(namespace, as_of)
         return store if isinstance(store, Refused) else _read(store, key, as_of)
 
-    def exists(self, namespace: str, key: bytes, as_of: int | None = None) -> bool | Refused:
-        """Return whether the key exists."""
-        store = self._open(namespace, as_of)
-        if isinstance(store, Refused):
-            return store
-        found = _find(store, key, as_of)
-        return found if isinstance(found, Refused) else found is not None
-
     def mget(
         self,
         namespace: str,
@@ -145,20 +127,6 @@ class KvReads:
                 if size_max < 0:
                     break
         return items
-
-    def json_get(
-        self, namespace: str, key: bytes, path: Path, as_of: int | None = None
-    ) -> bytes | Refused:
-        """Return one field of a JSON document."""
-        item = self.get(namespace, key, as_of)
-        if item is None:
-            return Refused(Reason.KEY_NOT_FOUND)
-        if isinstance(item, Refused):
-            return item
-        try:
-            return get_field(item.value, path)
-        except BadDocument as error:
-            return Refused(error.reason, error.detail)
 
     def history(self, namespace: str, key: bytes) -> History | Refused:
         """Return the versions of a key that are kept, newest first."""
@@ -203,25 +171,6 @@ class KvReads:
                 items.append(item)
                 size += len(key) + len(item.value)
         return Page(tuple(items), None)
-
-    def count(
-        self, namespace: str, keys: Range, *, token: bytes | None = None, as_of: int | None = None
-    ) -> Count | Refused:
-        """Count the keys of a range, a bounded number of keys at a time."""
-        store = self._open_range(namespace, as_of)
-        if isinstance(store, Refused):
-            return store
-        if keys == Range() and token is None and as_of is None:
-            return Count(store.live_count, None)
-        number = 0
-        for visits, key in enumerate(_walk(store, keys, token, reverse=False)):
-            if visits == SCAN_KEYS_MAX:
-                return Count(number, key)
-            found = _find(store, key, as_of)
-            if isinstance(found, Refused):
-                return found
-            number += found is not None
-        return Count(number, None)
 
     def _open(self, namespace: str, as_of: int | None) -> Store | Refused:
         applied_index = self._position.applied_index

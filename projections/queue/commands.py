@@ -33,12 +33,15 @@ from onelog.projections.codec import (
     U8,
     U16,
     U64,
+    Ranges,
     Reader,
     SessionRef,
     encode_prefix,
+    encode_ranges,
     encode_sized,
     parse_namespace,
     read_prefix,
+    read_ranges,
 )
 from onelog.projections.errors import BadPayload
 from onelog.projections.limits import U64_MAX
@@ -140,6 +143,7 @@ _OPTIONS_AT = 8  # of an enqueue: after the queue
 _TAKEN = DELIVERY | LEASED
 _PRIORITY_BITS = PRIORITY_MASK << PRIORITY_SHIFT
 
+
 Items = tuple[tuple[int, int], ...]
 """Pairs of a message's id and the token of its lease."""
 
@@ -148,11 +152,22 @@ Queues = Mapping[int, QueueState]
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Lease up to ``count`` messages (visibility 0: the queue's default)."""
+    """Lease up to ``count`` messages (visibility 0: the queue's default).
+
+    ``consumer`` names the client that they are pushed to. The state does not keep it: who needs it
+    finds this entry by the token of a lease, which is its index. The log has it for as long as
+    anything is leased by it: the content of a message is before it, and a log is trimmed at its
+    start only.
+
+    ``passed`` are ranges of entries, ascending: messages whose bodies are there are passed over,
+    and so are those behind them in their groups. A leader that cannot read them names them.
+    """
 
     queue: int
     count: int = 1
     visibility_ns: int = 0
+    consumer: bytes = b""
+    passed: Ranges = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +349,13 @@ Command = (
 
 
 def _encode_lease(command: Lease) -> bytes:
-    return _LEASE.pack(command.queue, command.count, command.visibility_ns)
+    body = _LEASE.pack(command.queue, command.count, command.visibility_ns)
+    body += encode_ranges(command.passed)
+    if not command.consumer:
+        return body
+    if not command.passed:
+        body += U16.pack(0)
+    return body + encode_sized(U8, command.consumer)
 
 
 def _encode_settle(command: Settle) -> bytes:
@@ -430,7 +451,21 @@ def _read_lease(reader: Reader) -> Lease:
     queue, count, visibility_ns = reader.fields(_LEASE)
     if not 1 <= count <= ITEMS_MAX:
         raise BadPayload(Reason.LIMIT_INVALID, count)
-    return Lease(queue, count, _read_visibility(visibility_ns))
+    consumer, passed = _read_lease_tail(reader)
+    return Lease(queue, count, _read_visibility(visibility_ns), consumer, passed)
+
+
+def _read_lease_tail(reader: Reader) -> tuple[bytes, Ranges]:
+    """Return the consumer of a lease, and what it passes over; either may be missing."""
+    if not reader.left:
+        return b"", ()
+    passed = read_ranges(reader)
+    if passed and not reader.left:
+        return b"", passed
+    consumer = reader.sized(U8)
+    if not 1 <= len(consumer) <= MESSAGE_KEY_SIZE_MAX:
+        raise BadPayload(Reason.MESSAGE_KEY_INVALID, len(consumer))
+    return consumer, passed
 
 
 def _read_ack(reader: Reader) -> Ack:
@@ -503,7 +538,7 @@ def _read_valid_config(reader: Reader) -> QueueConfig:
     config = read_config(reader)
     invalid = config.invalid()
     if invalid is not None:
-        raise BadPayload(Reason.QUEUE_CONFIG_INVALID, invalid)
+        raise BadPayload(Reason.QUEUE_CONFIG_INVALID, invalid.value)
     return config
 
 
@@ -514,7 +549,7 @@ def _describe(command: Command) -> str:
         value = getattr(command, name)
         if name in {"body", "items", "ids", "headers"}:
             shown.append(f"{name}[{len(value)}]")
-        elif value not in (None, b"", False):
+        elif value not in (None, b"", False, ()):
             shown.append(f"{name}={value!r}")
     return " ".join(shown)
 
@@ -544,24 +579,24 @@ class QueueWrites(QueueReads):
         at = len(prefix) + U64.size
         size_min, size_max = at + _BODY_AT, at + _BODY_AT + MESSAGE_SIZE_MAX
         queue: QueueState | None = None
-        head = usual = _NEVER  # the first bytes of payloads for the queue; of those without options
+        head = plain = _NEVER  # the first bytes of payloads for the queue; of those without options
         added = 0
         for message_id, payload in enumerate(payloads, index):
-            is_usual = payload.startswith(usual)
-            if not is_usual and (queue is None or not payload.startswith(head)):
+            is_plain = payload.startswith(plain)
+            if not is_plain and (queue is None or not payload.startswith(head)):
                 if queue is not None and added:
                     queue.count(Total.ENQUEUED, added)
-                head, usual, added = payload[:at], _NEVER, 0
+                head, plain, added = payload[:at], _NEVER, 0
                 queue = self._by_head.get(head)
                 if queue is None:
                     outcomes.append(self._refuse(Enqueue, prefix, payload))
                     continue
                 if not queue.config.ttl_ns and not queue.config.messages_max:
-                    usual = head + b"\x00"
-                    is_usual = payload.startswith(usual)
+                    plain = head + b"\x00"
+                    is_plain = payload.startswith(plain)
                 append = queue.append
             if (
-                is_usual
+                is_plain
                 and size_min <= len(payload) <= size_max
                 and payload[at + 1] <= PRIORITY_MAX
             ):
@@ -570,14 +605,14 @@ class QueueWrites(QueueReads):
                 outcomes.append(APPLIED)
                 continue
             assert queue is not None, "an entry is for a queue"
-            outcome = self._enqueue_unusual(queue, message_id, now_ns, payload, at)
+            outcome = self._enqueue_with_options(queue, message_id, now_ns, payload, at)
             added += outcome is APPLIED
             outcomes.append(outcome)
         if queue is not None and added:
             queue.count(Total.ENQUEUED, added)
         return outcomes
 
-    def _enqueue_unusual(
+    def _enqueue_with_options(
         self, queue: QueueState, message_id: int, now_ns: int, payload: bytes, at: int
     ) -> Outcome:
         try:
@@ -641,7 +676,10 @@ class QueueWrites(QueueReads):
             while stop < len(payloads) and payloads[stop] == payload:
                 stop += 1
             queue, first = self._by_head.get(payload[:at]), index + done
-            if queue is None or len(payload) != at + _LEASE_SIZE:
+            passed: Ranges | None = ()
+            if len(payload) != at + _LEASE_SIZE:
+                passed = _find_passed(payload, at + _LEASE_SIZE)
+            if queue is None or passed is None:
                 outcomes += [self._refuse(Lease, prefix, payload)] * (stop - done)
                 continue
             count, visibility_ns = _unpack_lease(payload, at)
@@ -651,11 +689,17 @@ class QueueWrites(QueueReads):
                 outcomes += [Refused(Reason.QUEUE_PAUSED, queue.id)] * (stop - done)
             else:
                 deadline_ns = now_ns + (visibility_ns or queue.config.visibility_ns)
-                outcomes += self._lease_all(queue, first, stop - done, count, deadline_ns)
+                outcomes += self._lease_all(queue, first, stop - done, count, deadline_ns, passed)
         return outcomes
 
     def _lease_all(
-        self, queue: QueueState, index: int, entry_count: int, count: int, deadline_ns: int
+        self,
+        queue: QueueState,
+        index: int,
+        entry_count: int,
+        count: int,
+        deadline_ns: int,
+        passed: Ranges,
     ) -> list[Outcome]:
         """Lease up to ``count`` messages for each of several entries, the first at ``index``."""
         outcomes: list[Outcome] = []
@@ -664,15 +708,15 @@ class QueueWrites(QueueReads):
             if room <= 0:
                 return [Refused(Reason.QUEUE_LEASES_FULL, LEASED_MAX)] * entry_count
             for token in range(index, index + entry_count):
-                room = LEASED_MAX - queue.counts[LEASED]
-                outcomes += self._lease_all(queue, token, 1, min(count, room) or 1, deadline_ns)
+                room = min(count, LEASED_MAX - queue.counts[LEASED]) or 1
+                outcomes += self._lease_all(queue, token, 1, room, deadline_ns, passed)
             return outcomes
         tokens: Sequence[int] = range(index, index + entry_count)
         if entry_count == 1:
             tokens = (index,) if count == 1 else array("Q", (index,)) * count
         elif count > 1:
             tokens = array("Q", [token for token in tokens for _ in range(count)])
-        rows = queue.lease(tokens, deadline_ns)
+        rows = queue.lease(tokens, deadline_ns, passed)
         for at in range(0, entry_count * count, count):
             part = rows if entry_count == 1 else rows[at : at + count]
             if not part:
@@ -1123,6 +1167,19 @@ def _split(items: bytes) -> tuple["array[int]", "array[int]"]:
     return numbers[::2], numbers[1::2]
 
 
+def _find_passed(payload: bytes, at: int) -> Ranges | None:
+    """Return what a lease passes over, from its optional end; None if that is malformed."""
+    if len(payload) < at:
+        return None
+    reader = Reader(payload, at)
+    try:
+        _, passed = _read_lease_tail(reader)
+        reader.finish()
+    except BadPayload:
+        return None
+    return passed
+
+
 def _ack_one(queue: QueueState, message_id: int, token: int) -> Outcome:
     table = queue.table
     if table.blocks and table.blocks[0].ids[0] == message_id:  # most are acknowledged in order
@@ -1501,9 +1558,14 @@ _BY_NUMBER = {each.number: each for each in QUEUE_OPERATIONS}
 
 def encode_command(command: Command, namespace: str, session: SessionRef | None = None) -> Draft:
     """Return the draft of the entry that carries ``command``."""
-    operation = OPERATIONS[type(command)]
-    payload = encode_prefix(namespace, session) + operation.encode(command)
-    return Draft(OWNER_QUEUE << 8 | operation.number, payload)
+    number = OPERATIONS[type(command)].number
+    payload = encode_prefix(namespace, session) + encode_body(command)
+    return Draft(OWNER_QUEUE << 8 | number, payload)
+
+
+def encode_body(command: Command) -> bytes:
+    """Return the body of a command: what follows the prefix."""
+    return OPERATIONS[type(command)].encode(command)
 
 
 def decode_command(number: int, reader: Reader) -> Command:
@@ -1524,6 +1586,19 @@ def describe_queue_entry(entry: Entry) -> str:
     except (BadPayload, DataError) as error:
         return f"unreadable: {error}"
     return f"{type(command).__name__} {prefix.namespace}: {_describe(command)}"
+
+
+def find_consumer(entry: Entry) -> bytes:
+    """Return the consumer that a lease names; empty: it names none, or is no lease."""
+    if entry.entry_type != TYPE_LEASE:
+        return b""
+    try:
+        _, reader = read_prefix(entry.plain_payload())
+        command = decode_command(entry.entry_type & 0xFF, reader)
+    except (BadPayload, DataError):
+        return b""
+    assert isinstance(command, Lease), command
+    return command.consumer
 
 
 def find_notes(changes: QueueChanges, entry: Entry) -> list[Note] | None:

@@ -17,6 +17,7 @@ from onelog.projections.queue.limits import CRON_DAYS_MAX, SECOND_NS
 _MINUTE_NS = 60 * SECOND_NS
 _DAY_MINUTES = 1_440
 _FIELDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
+_NAMES = ("minute", "hour", "day of the month", "month", "day of the week")
 _MONTH_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _DAYS_TO_EPOCH = 719_468  # from 0000-03-01 to 1970-01-01
 _DAYS_PER_ERA = 146_097  # four hundred years
@@ -26,8 +27,8 @@ _EPOCH_WEEKDAY = 4  # 1970-01-01 was a Thursday
 class BadCron(ValueError):
     """The expression cannot be read; ``field`` says where, counted from 0."""
 
-    def __init__(self, field: int) -> None:
-        super().__init__(f"field {field} of the cron expression")
+    def __init__(self, field: int, words: str) -> None:
+        super().__init__(words)
         self.field = field
 
 
@@ -86,7 +87,11 @@ def parse_cron(text: bytes) -> Cron:
     """Parse an expression; raise ``BadCron`` if it is malformed."""
     fields = text.split(b" ")
     if len(fields) != len(_FIELDS):
-        raise BadCron(min(len(fields), len(_FIELDS)))
+        words = (
+            f"the cron expression has {len(fields)} fields; it has {len(_FIELDS)}, with one space "
+            f"between: {', '.join(_NAMES)}"
+        )
+        raise BadCron(min(len(fields), len(_FIELDS)), words)
     masks = [_parse_field(number, field) for number, field in enumerate(fields)]
     minutes, hours, days, months, weekdays = masks
     weekdays = (weekdays | weekdays >> 7) & 0x7F
@@ -135,9 +140,9 @@ def _parse_field(number: int, field: bytes) -> int:
 
 
 def _parse_number(number: int, text: bytes, lowest: int, highest: int) -> int:
-    if not 1 <= len(text) <= 2 or not text.isdigit():
-        raise BadCron(number)
-    value = int(text)
+    value = int(text) if 1 <= len(text) <= 2 and text.isdigit() else -1
     if not lowest <= value <= highest:
-        raise BadCron(number)
+        shown = text.decode(errors="replace")
+        words = f"the {_NAMES[number]} of the cron expression is {shown!r}; allowed: "
+        raise BadCron(number, f"{words}{lowest} to {highest}")
     return value

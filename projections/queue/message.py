@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from onelog.projections.codec import U8, U16, U64, Reader, SectionReader, encode_sized, read_prefix
 from onelog.projections.errors import BadPayload, BadResult
-from onelog.projections.limits import TTL_NS_MAX
+from onelog.projections.limits import TTL_NS_MAX, OutOfBounds, find_out_of_bounds
 from onelog.projections.queue.limits import (
     BACKOFF_STEPS_MAX,
     CRON_SIZE_MAX,
@@ -44,9 +44,7 @@ from onelog.projections.queue.table import (
     DELIVERIES_SHIFT,
     HAS_DEAD,
     Dead,
-    Row,
     decode_dead,
-    encode_dead,
 )
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied
@@ -293,21 +291,18 @@ class QueueConfig:
     messages_max: int = 0  # live messages; 0: no limit
     backoff_ns: tuple[int, ...] = ()  # delay after the first, second, … failure; the last repeats
 
-    def invalid(self) -> int | None:
+    def invalid(self) -> OutOfBounds | None:
         """Return the first setting that is outside its bounds, None if all are inside."""
-        bounds = (
-            (self.max_deliveries, 0, DELIVERIES_MAX),
-            (self.visibility_ns, 1, VISIBILITY_NS_MAX),
-            (self.ageing_ns, 0, TTL_NS_MAX),
-            (self.ttl_ns, 0, TTL_NS_MAX),
-            (self.dedup_window_ns, 0, TTL_NS_MAX),
-            (self.dedup_max, 0, DEDUP_ENTRIES_MAX),
-            *((delay_ns, 0, DELAY_NS_MAX) for delay_ns in self.backoff_ns),
-        )
-        for value, lowest, highest in bounds:
-            if not lowest <= value <= highest:
-                return value
-        return len(self.backoff_ns) if len(self.backoff_ns) > BACKOFF_STEPS_MAX else None
+        return find_out_of_bounds((
+            ("max_deliveries", self.max_deliveries, 0, DELIVERIES_MAX),
+            ("visibility_ns", self.visibility_ns, 1, VISIBILITY_NS_MAX),
+            ("ageing_ns", self.ageing_ns, 0, TTL_NS_MAX),
+            ("ttl_ns", self.ttl_ns, 0, TTL_NS_MAX),
+            ("dedup_window_ns", self.dedup_window_ns, 0, TTL_NS_MAX),
+            ("dedup_max", self.dedup_max, 0, DEDUP_ENTRIES_MAX),
+            *(("backoff_ns", delay_ns, 0, DELAY_NS_MAX) for delay_ns in self.backoff_ns),
+            ("the number of backoff_ms", len(self.backoff_ns), 0, BACKOFF_STEPS_MAX),
+        ))  # fmt: skip
 
     def backoff_after(self, failures: int) -> int:
         """Return the delay after this number of failures."""
@@ -358,10 +353,6 @@ class LeasedMessage(NamedTuple):
     deliveries: int
     dead: Dead | None = None
 
-    def dead_headers(self) -> dict[str, str]:
-        """Return the headers of a dead letter; empty for other messages."""
-        return {} if self.dead is None else dead_headers(self.id, self.dead)
-
 
 @dataclass(frozen=True, slots=True)
 class Leased:
@@ -380,19 +371,6 @@ def dead_headers(message_id: int, dead: Dead) -> dict[str, str]:
         "dlq.failure_reason": dead.failure.decode(errors="replace"),
         "dlq.last_failure": str(dead.failed_ns),
     }
-
-
-def encode_leased(token: int, deadline_ns: int, rows: list[Row]) -> bytes:
-    """Encode the result of a lease; the rows are in their state after it."""
-    parts = [LEASE_HEAD.pack(token, deadline_ns, len(rows))]
-    for row in rows:
-        flags = HAS_DEAD if row.dead is not None else 0
-        parts.append(
-            LEASE_ROW.pack(row.id, row.body_index, row.deliveries << DELIVERIES_SHIFT | flags)
-        )
-        if row.dead is not None:
-            parts.append(encode_dead(row.dead))
-    return b"".join(parts)
 
 
 def decode_leased(result: Applied) -> Leased:

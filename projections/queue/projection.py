@@ -173,11 +173,6 @@ class Queue(QueueWrites):
         found.sort(key=lambda chore: chore[:2])
         return [encode_command(command, name) for _, _, command, name in found[:limit]]
 
-    def first_pinned(self) -> int | None:
-        """Return the lowest entry that holds the body of a message."""
-        firsts = [queue.first_pinned() for queue in self._queues.values()]
-        return min((first for first in firsts if first is not None), default=None)
-
     def pinned(self, first_index: int, last_index: int) -> Sequence[int]:
         """Return the entries of a range that hold bodies of messages."""
         found: set[int] = set()

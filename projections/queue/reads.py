@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import nsmallest
 
+from onelog.projections.codec import Ranges
 from onelog.projections.projection import Position
 from onelog.projections.queue.limits import PEEK_MESSAGES_MAX, PEEK_VISITS_MAX
 from onelog.projections.queue.message import QueueConfig
@@ -61,6 +62,9 @@ class QueueReads:
         self._position = position
         self._queues: dict[int, QueueState] = {}
         self._names: dict[str, dict[str, int]] = {}  # by namespace and name
+        # Entries of the log that this node cannot read now. Not state: a leader reads it when it
+        # makes a lease, and apply never does (node/replica/repair.py).
+        self.unreadable: Ranges = ()
 
     def find_queue(self, namespace: str, name: str) -> int | None:
         """Return the id of the queue called ``name``."""
@@ -110,19 +114,6 @@ class QueueReads:
             tuple(queue.redrives[key] for key in sorted(queue.redrives)),
         )
 
-    def queue_stats(self, namespace: str, queue_id: int) -> QueueStats | Refused:
-        """Return counts and totals of a queue."""
-        queue = self._find(namespace, queue_id)
-        return queue if isinstance(queue, Refused) else self._stats(queue)
-
-    def get_message(self, namespace: str, queue_id: int, message_id: int) -> Row | Refused:
-        """Return one message."""
-        queue = self._find(namespace, queue_id)
-        if isinstance(queue, Refused):
-            return queue
-        row = queue.table.get(message_id)
-        return Refused(Reason.MESSAGE_UNKNOWN, message_id) if row is None else row
-
     def peek(
         self, namespace: str, queue_id: int, *, limit: int, from_id: int = 0, from_ns: int = 0
     ) -> Peeked | Refused:
@@ -142,13 +133,6 @@ class QueueReads:
             if block.since[at] >= from_ns:
                 found.append(queue.table.read(block, at))
         return Peeked(tuple(found), None)
-
-    def can_lease(self, namespace: str, queue_id: int) -> bool:
-        """Return whether a lease would get a message now, for waiting consumers."""
-        queue = self._find(namespace, queue_id)
-        if isinstance(queue, Refused) or queue.is_paused:
-            return False
-        return queue.next_ready() is not None
 
     def _find(self, namespace: str, queue_id: int) -> QueueState | Refused:
         if namespace not in self._names:

@@ -119,10 +119,6 @@ class Level:
         del self.since[: self.head]
         self.head = 0
 
-    def entry_count(self) -> int:
-        """Return the number of entries, outdated ones included."""
-        return len(self.ids) - self.head + len(self.late)
-
     def check(self) -> None:
         """Assert the order of the arrays."""
         entries = list(zip(self.since[self.head :], self.ids[self.head :], strict=True))

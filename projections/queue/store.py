@@ -36,8 +36,9 @@ from itertools import chain, repeat
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from onelog.projections.codec import U8, U64, encode_sized
+from onelog.projections.codec import U8, U64, Ranges, encode_sized, is_within
 from onelog.projections.limits import U64_MAX
 from onelog.projections.queue.cron import Cron
 from onelog.projections.queue.deadlines import (
@@ -343,6 +344,10 @@ class QueueState:
         self.last_tenant = b""  # served last; the next one has its turn
         self.table = Table()
         self.ready = ReadyMessages()
+        # Ready messages that a lease has passed over, out of the way of the next one that passes
+        # over the same: their entries of ``ready``. Only the two together say which are ready.
+        self.passed: list[tuple[int, int, int, bytes]] = []
+        self._passed_for: Ranges = ()
         self.deadlines = PackedDeadlines()
         self.dedup = DedupWindow(queue_id, undo)
         self.schedules: dict[int, Schedule] = {}
@@ -457,21 +462,28 @@ class QueueState:
             self.ready.push(message_id, since_ns, priority, tenant)
         return packed
 
-    def lease(self, tokens: Sequence[int], deadline_ns: int) -> list[bytes]:
+    def lease(self, tokens: Sequence[int], deadline_ns: int, passed: Ranges = ()) -> list[bytes]:
         """Lease the next messages, one for each token, in order.
 
-        Return their encoded result rows; there are fewer than tokens if no more are ready.
+        Those whose bodies are in ``passed`` are left where they are. Return the encoded result
+        rows; there are fewer than tokens if no more are ready.
         """
+        if passed is not self._passed_for:
+            self._pass_over(passed)
         ready, ageing_ns, tenant = self.ready, self.config.ageing_ns, self.last_tenant
         rows: list[bytes] = []
         count = len(tokens)
+        is_next = self._is_next_besides if passed else self.is_next
         while len(rows) < count:
-            found = ready.turn(tenant, ageing_ns, self.is_next)
+            found = ready.turn(tenant, ageing_ns, is_next)
             if found is None:
                 break
             level, name, is_alone = found
             before = len(rows)
-            if is_alone:
+            if passed:
+                if level.first(level.priority, is_next) is not None:
+                    self._lease_from(level, 1, deadline_ns, tokens, rows)
+            elif is_alone:
                 self._lease_from(level, count - before, deadline_ns, tokens, rows)
             elif ageing_ns or level.late:
                 self._lease_from(level, 1, deadline_ns, tokens, rows)
@@ -864,13 +876,59 @@ class QueueState:
             return True
         return self.table.groups.by_number[block.value(GROUP, at)].turn() == message_id
 
-    def next_ready(self) -> int | None:
+    def next_ready(self, passed: Ranges = ()) -> int | None:
         """Return the id that the next lease gets, None if there is none."""
-        return self.ready.next(self.last_tenant, self.config.ageing_ns, self.is_next)
+        if passed is not self._passed_for:
+            self._pass_over(passed)
+        is_next = self._is_next_besides if passed else self.is_next
+        return self.ready.next(self.last_tenant, self.config.ageing_ns, is_next)
+
+    def _pass_over(self, passed: Ranges) -> None:
+        """Make ready what was passed over, unless it is the same that is passed over now."""
+        if passed != self._passed_for:
+            for entry in self.passed:
+                self.ready.push(*entry)
+            self.passed.clear()
+        self._passed_for = passed
+
+    def _is_next_besides(self, message_id: int, since_ns: int, priority: int) -> bool:
+        """Return what ``is_next`` does, and pass over messages whose bodies are to be."""
+        if not self.is_next(message_id, since_ns, priority):
+            return False
+        place = self.table.find(message_id)
+        assert place is not None, f"no message {message_id}"
+        block, at = place
+        if not is_within(self._passed_for, block.value(BODY, at) or message_id):
+            return True
+        meta = block.meta[at]
+        tenant = self.table.tenants.name(block.value(TENANT, at)) if meta & HAS_TENANT else b""
+        self.passed.append((message_id, since_ns, priority, tenant))
+        return False
+
+    def count_within(self, ranges: Ranges) -> int:
+        """Return how many ready messages have their bodies in ranges of entries."""
+        return sum(
+            block.meta[at] & STATE_MASK == READY
+            for first, last in ranges
+            for block, at in self.find_within(first, last)
+        )
+
+    def find_within(self, first: int, last: int) -> Iterator[tuple[Block, int]]:
+        """Yield the places of the messages whose bodies are in a range of entries."""
+        for block, at in self.table.places(first):
+            if block.ids[at] > last:
+                break
+            if not block.value(BODY, at):
+                yield block, at
+        if any(first <= body <= last for body in self.bodies):
+            for block, at in self.table.places():
+                if first <= block.value(BODY, at) <= last:
+                    yield block, at
 
     def rebuild_ready(self) -> None:
         """Drop all outdated entries of the ready messages."""
         self.ready = ReadyMessages()
+        self.passed.clear()
         by_number = self.table.groups.by_number
         for group in by_number.values():
             group.placed = 0
@@ -936,6 +994,17 @@ class QueueState:
                 oldest.append(int(np.frombuffer(block.since, np.uint64)[is_ready].min()))
         return min(oldest, default=None)
 
+    def find_leases(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Return the ids of all leased messages, and the token of each."""
+        ids, tokens = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
+        for block in self.table.blocks if self.counts[LEASED] else ():
+            of_block = block.columns[TOKEN]
+            if of_block is not None:
+                is_leased = (np.frombuffer(block.meta, np.uint32) & STATE_MASK) == LEASED
+                ids.append(np.frombuffer(block.ids, np.uint64)[is_leased])
+                tokens.append(np.frombuffer(of_block, np.uint64)[is_leased])
+        return np.concatenate(ids), np.concatenate(tokens)
+
     def pinned(self, first_index: int, last_index: int) -> list[int]:
         """Return the entries in a range that hold bodies, unsorted."""
         found = [index for index in self.bodies if first_index <= index <= last_index]
@@ -947,14 +1016,20 @@ class QueueState:
                 found.append(block.ids[at])
         return found
 
-    def first_pinned(self) -> int | None:
-        """Return the lowest entry that holds a body; a body is never above its message."""
-        first = self.table.first_id()
-        indexes = [*self.bodies, *self.schedules, *([] if first is None else [first])]
-        return min(indexes, default=None)
+    def may_pin(self, first_index: int, last_index: int) -> bool:
+        """Return whether ``pinned`` may find any, from what costs little to know."""
+        place = next(self.table.places(first_index), None)
+        return (
+            (place is not None and place[0].ids[place[1]] <= last_index)
+            or any(first_index <= index <= last_index for index in self.bodies)
+            or any(first_index <= index <= last_index for index in self.schedules)
+        )
 
     def encode_head(self) -> bytes:
-        """Return the canonical bytes of all except messages, dedup ids, schedules and redrives."""
+        """Return the canonical bytes of all except messages, dedup ids, schedules and redrives.
+
+        Snapshots store them, and the state hash covers them.
+        """
         names = (self.namespace.encode(), self.name.encode())
         head = U64.pack(self.id) + b"".join(encode_sized(U8, name) for name in names)
         state = U8.pack(self.is_paused) + encode_sized(U8, self.last_tenant)
@@ -1001,7 +1076,7 @@ class QueueState:
         deadlines: list[int] = []
         members: dict[bytes, list[Row]] = {}
         bodies: dict[int, int] = {}
-        entries = self.ready.entries()
+        entries = self.ready.entries() | set(self.passed)
         for row in self.table.rows():
             counts[row.state] += 1
             hash_total += item_hash(encode_row(row), self.id)

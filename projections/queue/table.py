@@ -613,10 +613,6 @@ class Table:
             for at in range(bisect_left(block.ids, from_id), len(block.ids)):
                 yield block, at
 
-    def first_id(self) -> int | None:
-        """Return the lowest id."""
-        return self.blocks[0].ids[0] if self.blocks else None
-
     def memory(self) -> dict[str, int]:
         """Return the bytes held, by kind."""
         columns = 0.0

@@ -17,20 +17,31 @@ from enum import IntEnum
 from itertools import pairwise
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from onelog.projections.codec import (
     U8,
     U16,
     U64,
+    Ranges,
     Reader,
     SessionRef,
     encode_prefix,
+    encode_ranges,
     encode_sized,
     read_prefix,
+    read_ranges,
 )
 from onelog.projections.errors import BadPayload
-from onelog.projections.limits import SESSION_TTL_NS_MAX, SESSION_TTL_NS_MIN, TTL_NS_MAX
+from onelog.projections.limits import (
+    SESSION_TTL_NS_MAX,
+    SESSION_TTL_NS_MIN,
+    TTL_NS_MAX,
+    U64_MAX,
+)
 from onelog.projections.projection import Operation
 from onelog.projections.reasons import Reason
+from onelog.projections.stream.filters import EVERYTHING, RecordFilter, parse_filter
 from onelog.projections.stream.limits import (
     COUNT_MAX,
     GROUP_NAME_SIZE_MAX,
@@ -47,6 +58,7 @@ from onelog.ual.errors import CorruptPayload, PayloadTooLarge
 
 TYPE_APPEND = OWNER_STREAM << 8 | 0x01
 TYPE_DEAD_LETTER = OWNER_STREAM << 8 | 0x12
+TYPE_TRIM_TO = OWNER_STREAM << 8 | 0x14
 
 OPTION_KEY = 0x01
 OPTION_HEADERS = 0x02
@@ -283,6 +295,8 @@ def decode_record(entry: Entry) -> Append | DeadLetter:
 # Consumer groups
 
 GROUP_SHARED = 0x01
+GROUP_FILTERED = 0x02
+GROUP_OPTIONS_KNOWN = GROUP_SHARED | GROUP_FILTERED
 
 _CONFIG = struct.Struct("<BH")  # options, max_deliveries
 _SEEK = struct.Struct("<HQ")  # partition, offset
@@ -302,13 +316,22 @@ class GroupConfig:
     shared: bool = False  # any member may take from any partition
     max_deliveries: int = 0
     dead_letter: str = ""  # a stream of the same namespace
+    filter: RecordFilter = EVERYTHING  # only these records are delivered; others count as done
+
+    @property
+    def options(self) -> int:
+        """The option bits."""
+        filtered = GROUP_FILTERED if self.filter != EVERYTHING else 0
+        return filtered | (GROUP_SHARED if self.shared else 0)
 
     def encode(self) -> bytes:
         """Return the bytes of docs/streams.md."""
-        options = GROUP_SHARED if self.shared else 0
-        return _CONFIG.pack(options, self.max_deliveries) + encode_sized(
-            U8, self.dead_letter.encode()
-        )
+        head = _CONFIG.pack(self.options, self.max_deliveries)
+        return head + encode_sized(U8, self.dead_letter.encode()) + self.encode_filter()
+
+    def encode_filter(self) -> bytes:
+        """Return the filter with its size before it; nothing if there is none."""
+        return b"" if self.filter == EVERYTHING else encode_sized(U16, self.filter.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +451,10 @@ class Nack:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Take over up to ``limit`` pending records that nobody holds, or for ``idle_ns`` already."""
+    """Take over up to ``limit`` pending records that nobody holds, or for ``idle_ns`` already.
+
+    ``passed``: not those in these entries, which the leader cannot read.
+    """
 
     stream: str
     group: str
@@ -436,6 +462,7 @@ class Claim:
     generation: int
     idle_ns: int
     limit: int
+    passed: Ranges = ()
 
 
 GroupCommand = (
@@ -479,8 +506,9 @@ def group_body(command: GroupCommand) -> bytes:
         case Nack(_, _, member, places, delay_ns, reason):
             head = U64.pack(member) + U64.pack(delay_ns) + encode_sized(U8, reason)
             return names + head + encode_places(places)
-        case Claim(_, _, member, generation, idle_ns, limit):
-            return names + _CLAIM.pack(member, generation, idle_ns, limit)
+        case Claim(_, _, member, generation, idle_ns, limit, passed):
+            head = _CLAIM.pack(member, generation, idle_ns, limit)
+            return names + head + encode_ranges(passed)
 
 
 def encode_places(places: Sequence[PartitionOffset]) -> bytes:
@@ -577,7 +605,7 @@ def read_claim(reader: Reader) -> Claim:
     member, generation, idle_ns, limit = reader.fields(_CLAIM)
     if not 1 <= limit <= OFFSETS_MAX:
         raise BadPayload(Reason.LIMIT_INVALID, limit)
-    return Claim(*names, member, generation, idle_ns, limit)
+    return Claim(*names, member, generation, idle_ns, limit, read_ranges(reader))
 
 
 def _names(reader: Reader) -> tuple[str, str]:
@@ -586,13 +614,14 @@ def _names(reader: Reader) -> tuple[str, str]:
 
 def _read_config(reader: Reader) -> GroupConfig:
     options, max_deliveries = reader.fields(_CONFIG)
-    if options & ~GROUP_SHARED:
+    if options & ~GROUP_OPTIONS_KNOWN:
         raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, options)
     dead_letter = reader.text(U8)
+    wanted = parse_filter(reader.sized(U16)) if options & GROUP_FILTERED else EVERYTHING
     # A record that is given up needs a dead-letter stream: it must not be lost silently.
     if bool(max_deliveries) != bool(dead_letter):
         raise BadPayload(Reason.STREAM_LIMIT_INVALID, max_deliveries)
-    return GroupConfig(bool(options & GROUP_SHARED), max_deliveries, dead_letter)
+    return GroupConfig(bool(options & GROUP_SHARED), max_deliveries, dead_letter, wanted)
 
 
 def _read_places(reader: Reader, count_max: int) -> tuple[PartitionOffset, ...]:
@@ -622,8 +651,29 @@ PAST_GROUPS = 0x01
 _RETENTION = struct.Struct("<QQQB")  # age_ns, size_max, count_max, options
 _TRIM = struct.Struct("<BHBQ")  # cause, partition, options, operand
 _CUT = struct.Struct("<BBQ")  # partition, cause, before
+_TRIM_TO = struct.Struct("<QBB")  # stream id, cause, options
+_TRIM_CUT = struct.Struct("<B4Q")  # partition, before, first, records, size
 RETENTION_SIZE = 25
 assert _RETENTION.size == RETENTION_SIZE
+
+
+class KeyHash(IntEnum):
+    """How the key of a record selects its partition; a stream keeps what it was created with."""
+
+    CRC32C = 0  # of the oldest streams: keys that differ in their last bytes share few partitions
+    MIXED = 1  # the same, and the 64-bit finaliser of MurmurHash3 over it
+
+
+def choose_partition(key: bytes | None, index: int, count: int, key_hash: int) -> int:
+    """Return the partition of a record that names none, of ``count``."""
+    if key is None or count == 1:
+        return index % count
+    number = crc32c(key)
+    if key_hash:
+        number = (number ^ number >> 33) * 0xFF51AFD7ED558CCD & U64_MAX
+        number = (number ^ number >> 33) * 0xC4CEB9FE1A85EC53 & U64_MAX
+        number ^= number >> 33
+    return number % count
 
 
 class Cause(IntEnum):
@@ -658,6 +708,7 @@ class Create:
     stream: str
     partition_count: int = 1
     retention: Retention = Retention()
+    key_hash: KeyHash = KeyHash.CRC32C
 
 
 @dataclass(frozen=True, slots=True)
@@ -677,7 +728,9 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Trim now: below an offset, or down to an age, a size or a count.
+    """Trim now: below an offset, or down to an age, a size or a count, at the next mark.
+
+    Only logs of older servers have it: ``TrimTo`` has taken its place.
 
     ``operand`` is the offset for REQUEST, else nanoseconds, bytes or records to keep.
     """
@@ -689,6 +742,30 @@ class Trim:
     past_groups: bool = False
 
 
+class TrimCut(NamedTuple):
+    """The exact end of a trim in one partition, as the proposer read it from the log.
+
+    Everything below ``before`` goes; the first record that stays, or where the next one can be, has
+    the offset ``first``. ``records`` and ``size`` were appended before it, gone or not.
+    """
+
+    partition: int
+    before: int
+    first: int
+    records: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrimTo:
+    """Trim now, exactly: below the offsets that the leader has found for a request."""
+
+    stream_id: int
+    cause: Cause
+    cuts: tuple[TrimCut, ...]
+    past_groups: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Retain:
     """Trim what the policy allows, as (partition, cause, before) each; proposed by the leader."""
@@ -697,7 +774,7 @@ class Retain:
     cuts: tuple[tuple[int, Cause, int], ...]
 
 
-Command = Append | Create | Configure | Delete | Trim | Retain | GroupCommand | DeadLetter
+Command = Append | Create | Configure | Delete | Trim | TrimTo | Retain | GroupCommand | DeadLetter
 
 
 def encode_command(command: Command, namespace: str, session: SessionRef | None = None) -> Draft:
@@ -736,8 +813,10 @@ def encode_body(command: Command) -> bytes:
             return append_body(command)
         case DeadLetter():
             return dead_letter_body(command)
-        case Create(stream, partition_count, retention):
-            return _name(stream) + U16.pack(partition_count) + retention.encode()
+        case Create(stream, partition_count, retention, key_hash):
+            # Streams from before there was a choice have no byte for it.
+            chosen = U8.pack(key_hash) if key_hash else b""
+            return _name(stream) + U16.pack(partition_count) + retention.encode() + chosen
         case Configure(stream, retention):
             return _name(stream) + retention.encode()
         case Delete(stream):
@@ -745,6 +824,9 @@ def encode_body(command: Command) -> bytes:
         case Trim(stream, cause, operand, partition, past_groups):
             options = PAST_GROUPS if past_groups else 0
             return _name(stream) + _TRIM.pack(cause, partition, options, operand)
+        case TrimTo(stream_id, cause, trims, past_groups):
+            head = _TRIM_TO.pack(stream_id, cause, PAST_GROUPS if past_groups else 0)
+            return head + U16.pack(len(trims)) + b"".join(_TRIM_CUT.pack(*cut) for cut in trims)
         case Retain(stream_id, cuts):
             rows = b"".join(_CUT.pack(*cut) for cut in cuts)
             return U64.pack(stream_id) + U16.pack(len(cuts)) + rows
@@ -779,7 +861,11 @@ def _read_create(reader: Reader) -> Create:
     stream, partition_count = read_stream_name(reader), reader.number(U16)
     if not 1 <= partition_count <= PARTITIONS_MAX:
         raise BadPayload(Reason.STREAM_LIMIT_INVALID, partition_count)
-    return Create(stream, partition_count, _read_retention(reader))
+    retention = _read_retention(reader)
+    key_hash = reader.number(U8) if reader.left else 0
+    if key_hash > KeyHash.MIXED:
+        raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, key_hash)
+    return Create(stream, partition_count, retention, KeyHash(key_hash))
 
 
 def _read_trim(reader: Reader) -> Trim:
@@ -793,6 +879,20 @@ def _read_trim(reader: Reader) -> Trim:
     if cause != Cause.REQUEST and not 1 <= operand <= COUNT_MAX:
         raise BadPayload(Reason.LIMIT_INVALID, operand)
     return Trim(stream, Cause(cause), operand, partition, bool(options))
+
+
+def _read_trim_to(reader: Reader) -> TrimTo:
+    stream_id, cause, options = reader.fields(_TRIM_TO)
+    if not Cause.REQUEST <= cause <= Cause.COUNT or options & ~PAST_GROUPS:
+        raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, cause)
+    count = reader.count(PARTITIONS_MAX)
+    cuts = tuple(TrimCut(*reader.fields(_TRIM_CUT)) for _ in range(count))
+    if not cuts or any(after[0] <= before[0] for before, after in pairwise(cuts)):
+        raise BadPayload(Reason.OFFSETS_INVALID, len(cuts))
+    for cut in cuts:
+        if cut.first < cut.before:
+            raise BadPayload(Reason.OFFSETS_INVALID, cut.first)
+    return TrimTo(stream_id, Cause(cause), cuts, bool(options))
 
 
 def _read_retain(reader: Reader) -> Retain:
@@ -838,6 +938,7 @@ STREAM_OPERATIONS = (
     Operation(0x11, Nack, read_nack),
     Operation(0x12, DeadLetter, read_dead_letter),
     Operation(0x13, Claim, read_claim, has_large_result=True),
+    Operation(0x14, TrimTo, _read_trim_to),
 )
 OPERATIONS = {each.command: each.number for each in STREAM_OPERATIONS}
 _BY_NUMBER = {each.number: each for each in STREAM_OPERATIONS}

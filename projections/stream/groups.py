@@ -128,9 +128,9 @@ class _PendingRows(Rows[int, Pending]):
         """Return the first pending offset of a partition."""
         return next(self.places(partition), None)
 
-    def places(self, partition: int, offset: int = 0) -> Iterator[int]:
-        """Iterate over the pending offsets of a partition from ``offset`` on."""
-        low = partition_id(offset, partition)
+    def places(self, partition: int) -> Iterator[int]:
+        """Iterate over the pending offsets of a partition."""
+        low = partition_id(0, partition)
         high = partition_id(STREAM_ID_END - 1, partition)
         for place in self.rows.irange(low, high):
             yield place & (STREAM_ID_END - 1)

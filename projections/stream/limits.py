@@ -41,6 +41,7 @@ MEMBERS_MAX = 1_000  # per group
 PENDING_MAX = 10_000  # per group: delivered and not acknowledged
 OFFSETS_MAX = 1_000  # that one entry may deliver, acknowledge, return or claim
 NACK_REASON_SIZE_MAX = 128
+GROUP_FILTER_SIZE_MAX = 16_384  # bytes of the filter of a group, which is in the state
 
 # Not part of the format.
 READ_RECORDS_MAX = 10_000  # records that one page may return

@@ -14,11 +14,10 @@ unless the seek redelivers it.
 
 import struct
 from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
-from crc32c import crc32c
-
-from onelog.projections.codec import Reader, parse_namespace
+from onelog.projections.codec import Ranges, Reader, is_within, parse_namespace
 from onelog.projections.errors import BadPayload, BadResult
 from onelog.projections.limits import U64_MAX
 from onelog.projections.reasons import Reason
@@ -35,6 +34,9 @@ from onelog.projections.stream.commands import (
     ProducerRef,
     Retain,
     Trim,
+    TrimCut,
+    TrimTo,
+    choose_partition,
     parse_key,
     parse_options,
     read_append,
@@ -76,7 +78,7 @@ def create(streams: Streams, namespace: str, command: Create, moment: Moment) ->
     if len(names) >= STREAMS_MAX or moment.index >= STREAM_ID_END:
         return Refused(Reason.STREAMS_FULL, len(names))
     stream = StreamState(streams.indexes, namespace, command.stream, moment.index)
-    stream.open(StreamInfo(command.partition_count, command.retention))
+    stream.open(StreamInfo(command.partition_count, command.retention, command.key_hash))
     streams.add(stream)
     return Applied(stream.id)
 
@@ -126,7 +128,11 @@ def append_span(
             continue
         size, partitions = len(payload), stream.partitions
         if number is None:
-            number = (offset if key is None else crc32c(key)) % len(partitions)
+            count = len(partitions)
+            if key is None or count == 1:  # as ``choose_partition``, without a call
+                number = offset % count
+            else:
+                number = choose_partition(key, offset, count, stream.key_hash)
         if producer or number >= len(partitions) or size - at > stream.value_size_max:
             answer = _admit(stream, number, producer, size - at, offset)
             if answer is not None:
@@ -211,6 +217,28 @@ def trim(streams: Streams, namespace: str, command: Trim, moment: Moment) -> Out
     return Applied(trimmed)
 
 
+def trim_to(streams: Streams, namespace: str, command: TrimTo, moment: Moment) -> Outcome:
+    """Trim at the offsets that the leader has found, if groups still allow it."""
+    stream = streams.by_id.get(command.stream_id)
+    if stream is None or stream.namespace != namespace:
+        return Refused(Reason.STREAM_UNKNOWN)
+    for cut in command.cuts:
+        if cut.partition >= len(stream.partitions):
+            return Refused(Reason.PARTITION_UNKNOWN, cut.partition)
+        partition, slowest = stream.partitions[cut.partition], stream.slowest(cut.partition)
+        if cut.before > slowest and not command.past_groups:
+            return Refused(Reason.TRIM_BLOCKED, slowest)
+        if not partition.admits(cut):
+            return Refused(Reason.OFFSETS_INVALID, cut.before)
+    trimmed = 0
+    for cut in command.cuts:
+        partition = stream.partitions[cut.partition]
+        trimmed += trim_partition(
+            stream, partition, cut.before, command.cause, moment.timestamp_ns, cut
+        )
+    return Applied(trimmed)
+
+
 def retain(streams: Streams, namespace: str, command: Retain, moment: Moment) -> Outcome:
     """Trim what the leader found to be due, if the policy allows it at this entry's time."""
     stream = streams.by_id.get(command.stream_id)
@@ -242,11 +270,16 @@ def due_cuts(stream: StreamState, partition: Partition, now_ns: int) -> tuple[in
 
 
 def trim_partition(
-    stream: StreamState, partition: Partition, before: int, cause: Cause, timestamp_ns: int
+    stream: StreamState,
+    partition: Partition,
+    before: int,
+    cause: Cause,
+    timestamp_ns: int,
+    exact: TrimCut | None = None,
 ) -> bool:
     """Trim a partition, and drop the dead letters that were trimmed."""
     stream.note_schedule(partition)
-    if not partition.trim(before, cause, timestamp_ns):
+    if not partition.trim(before, cause, timestamp_ns, exact):
         return False
     stream.forget_dead(partition.number, partition.first_offset)
     stream.schedule(partition)
@@ -388,7 +421,7 @@ def execute(
         case commands.Nack():
             return _nack(group, command, moment)
         case commands.Claim():
-            return _claim(group, command, moment)
+            return _claim((stream, group), command, moment)
 
 
 def remove_member(group: Group, member: int) -> None:
@@ -630,7 +663,8 @@ def _nack(group: Group, command: commands.Nack, moment: Moment) -> Outcome:
     return Applied(len(held), _COUNT.pack(dead_count) if dead_count else None)
 
 
-def _claim(group: Group, command: commands.Claim, moment: Moment) -> Outcome:
+def _claim(found: Found, command: commands.Claim, moment: Moment) -> Outcome:
+    stream, group = found
     refused = refuse_member(group, command.member, command.generation)
     if refused is not None:
         return refused
@@ -644,6 +678,8 @@ def _claim(group: Group, command: commands.Claim, moment: Moment) -> Outcome:
             pending = group.pending.rows[place]
             if not is_claimable(group, pending, command.idle_ns, moment.timestamp_ns):
                 continue
+            if command.passed and _is_passed(stream, place, command.passed):
+                continue
             if limit and pending.deliveries >= limit:
                 group.pending.set(place, pending._replace(member=0, dead=True))
                 continue
@@ -653,6 +689,32 @@ def _claim(group: Group, command: commands.Claim, moment: Moment) -> Outcome:
             claimed.append(Claimed(number, offset, deliveries))
     value = _COUNT.pack(len(claimed)) + b"".join(_CLAIMED.pack(*each) for each in claimed)
     return Applied(len(claimed), value)
+
+
+def _find_entries(stream: StreamState, place: int) -> set[int]:
+    """Return the entries of a record: its own, and of a dead letter that of the original."""
+    _, offset = split_place(place)
+    return {offset, stream.dead.get(place) or offset}
+
+
+def _is_passed(stream: StreamState, place: int, passed: Ranges) -> bool:
+    return any(is_within(passed, index) for index in _find_entries(stream, place))
+
+
+def list_claimable(
+    found: Found, member: int, idle_ns: int, limit: int, timestamp_ns: int
+) -> list[int]:
+    """Return the entries of the records that a claim would take at that time."""
+    stream, group = found
+    places = (
+        partition_id(offset, number)
+        for number in group.owned(member)
+        for offset in group.pending.places(number)
+    )
+    rows = group.pending.rows
+    claimable = (each for each in places if is_claimable(group, rows[each], idle_ns, timestamp_ns))
+    chosen = [_find_entries(stream, place) for place in islice(claimable, limit)]
+    return sorted(set[int]().union(*chosen))
 
 
 def is_claimable(group: Group, pending: Pending, idle_ns: int, timestamp_ns: int) -> bool:
@@ -667,18 +729,21 @@ def is_claimable(group: Group, pending: Pending, idle_ns: int, timestamp_ns: int
 
 
 def claimable_from(
-    group: Group, idle_ns: int, partitions: Collection[int] | None = None
+    found: Found, idle_ns: int, partitions: Collection[int] | None = None, passed: Ranges = ()
 ) -> int | None:
     """Return the earliest log time at which something may be claimed; None if nothing ever.
 
-    Only of these partitions, if some are named.
+    Only of these partitions, if some are named, and nothing that is passed over.
     """
+    stream, group = found
     times = [
         0
         if pending.member and pending.member not in group.members.rows
         else (pending.since_ns + idle_ns if pending.member else pending.ready_ns)
         for place, pending in group.pending.rows.items()
-        if not pending.dead and (partitions is None or split_place(place)[0] in partitions)
+        if not pending.dead
+        and (partitions is None or split_place(place)[0] in partitions)
+        and not (passed and _is_passed(stream, place, passed))
     ]
     first = min(times, default=U64_MAX)
     return None if first >= U64_MAX else first

@@ -7,10 +7,11 @@ policy 1,024 records, 1 MiB or a minute) begins the next run. There are at most 
 when they are used up every second one is dropped, so old runs become long and recent ones stay
 short.
 
-By age, bytes and count a partition is trimmed at marks only, to the last one that leaves at least
-what the policy keeps, the open run not counted. So a record that the policy covers is never
-trimmed, one that it does not cover stays for at most two runs, and whether there is something to
-trim changes when a run begins, not with each record. A trim by offset is exact.
+By age, bytes and count a policy trims at marks only, to the last one that leaves at least what the
+policy keeps, the open run not counted. So a record that the policy covers is never trimmed, one
+that it does not cover stays for at most two runs, and whether there is something to trim changes
+when a run begins, not with each record. A trim by request is exact: the leader has counted what it
+leaves, and the first mark moves to the first record that stays.
 
 Invariants: marks ascend in offset and never descend in the rest; the first one covers
 ``first_offset`` (or is the first record after it); counters are those of all records ever.
@@ -18,12 +19,13 @@ Invariants: marks ascend in offset and never descend in the rest; the first one 
 
 import struct
 from array import array
+from bisect import bisect_right
 from functools import partial
 from typing import NamedTuple
 
 from onelog.projections.limits import U64_MAX
 from onelog.projections.state_hash import item_hash
-from onelog.projections.stream.commands import Cause, Retention
+from onelog.projections.stream.commands import Cause, Retention, TrimCut
 from onelog.projections.stream.limits import (
     MARK_NS,
     MARK_RECORDS,
@@ -109,10 +111,37 @@ class Partition:
 
     @property
     def kept(self) -> tuple[int, int]:
-        """Upper bounds of the records and bytes kept; the first run counts from its start."""
+        """The records and bytes kept.
+
+        Upper bounds if the last trim was one by offset of an older server: then the first run
+        counts from its start.
+        """
         if not self.marks:
             return 0, 0
         return self.count - self.marks[2], self.size - self.marks[3]
+
+    @property
+    def first_record(self) -> int:
+        """The offset of the first record kept; without one that from which on there may be one."""
+        return max(self.first_offset, self.marks[0]) if self.marks else self.first_offset
+
+    def estimate_after(self, offset: int) -> int:
+        """Return about how many records have this offset or a later one.
+
+        Records of a run are taken as evenly spread over its offsets; at the end it is exactly 0.
+        """
+        marks = self.marks
+        if offset >= self.end_offset or not marks:
+            return 0
+        if offset <= marks[0]:
+            return self.count - marks[2]
+        at = MARK_ROW * bisect_right(self._runs(), offset, key=marks.__getitem__)
+        begin, before = marks[at], marks[at + 2]
+        at += MARK_ROW
+        is_last = at == len(marks)
+        end, after = (self.end_offset, self.count) if is_last else (marks[at], marks[at + 2])
+        passed = (offset - begin) * (after - before) // (end - begin)
+        return min(max(1, self.count - before - passed), self.end_offset - offset)
 
     # Changing
 
@@ -135,8 +164,29 @@ class Partition:
             self.touch()
         return began
 
-    def trim(self, before: int, cause: Cause, timestamp_ns: int) -> bool:
-        """Trim everything below ``before``; return whether that changed anything."""
+    def admits(self, cut: TrimCut) -> bool:
+        """Return whether the numbers of an exact trim can be right."""
+        marks, at = self.marks, self._gone(cut.before)
+        if at == len(marks) or marks[at] >= cut.before:
+            return True  # whole runs go, or all: the numbers are not needed
+        after = at + MARK_ROW
+        if after < len(marks):
+            last = marks[after : after + MARK_ROW]
+        else:
+            last = array("Q", (self.last_offset, 0, self.count - 1, self.size))
+        return (
+            cut.first <= last[0]
+            and marks[at + 2] <= cut.records <= last[2]
+            and marks[at + 3] <= cut.size <= last[3]
+        )
+
+    def trim(
+        self, before: int, cause: Cause, timestamp_ns: int, exact: TrimCut | None = None
+    ) -> bool:
+        """Trim everything below ``before``; return whether that changed anything.
+
+        ``exact`` is what the proposer has counted, if it has.
+        """
         before = min(before, self.end_offset)
         if before <= self.first_offset:
             return False
@@ -150,11 +200,13 @@ class Partition:
             second = trims[1]
             trims = (TrimRecord(second.before, Cause.SEVERAL, second.when_ns), *trims[2:])
         self.trims = trims
-        gone = 0
-        while gone < len(self.marks) and self._run_end(gone) <= before:
-            gone += MARK_ROW
-        if gone:
-            self.marks = self.marks[gone:]
+        gone = self._gone(before if exact is None else max(before, exact.first))
+        marks = self.marks[gone:]
+        if exact is not None and marks and marks[0] < before:
+            first = array("Q", (exact.first, marks[1], exact.records, exact.size))
+            marks = first + marks[MARK_ROW:]
+        if marks != self.marks:
+            self.marks = marks
             self.set_limits(self.retention)
         self.touch()
         return True
@@ -342,6 +394,13 @@ class Partition:
         """Return the offset after the run whose mark is at position ``at``."""
         after = at + MARK_ROW
         return self.marks[after] if after < len(self.marks) else self.end_offset
+
+    def _gone(self, before: int) -> int:
+        """Return the position of the first mark of which a trim below ``before`` leaves a part."""
+        gone = 0
+        while gone < len(self.marks) and self._run_end(gone) <= before:
+            gone += MARK_ROW
+        return gone
 
     def _begin_run(self, offset: int, timestamp_ns: int) -> None:
         marks = self.marks

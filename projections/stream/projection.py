@@ -30,6 +30,7 @@ from onelog.projections.stream.commands import (
     Append,
     DeadLetter,
     Retain,
+    TrimTo,
     decode_command,
     encode_command,
 )
@@ -96,6 +97,8 @@ class Stream(StreamReads):
                 return operations.delete(streams, namespace, command, moment)
             case commands.Trim():
                 return operations.trim(streams, namespace, command, moment)
+            case TrimTo():
+                return operations.trim_to(streams, namespace, command, moment)
             case Retain():
                 return operations.retain(streams, namespace, command, moment)
             case DeadLetter():
@@ -177,10 +180,6 @@ class Stream(StreamReads):
                 assert letter is not None, f"{place} is not dead"
                 drafts.append(encode_command(letter, source.namespace))
         return drafts
-
-    def first_pinned(self) -> int | None:
-        """Return the lowest index that a dead letter or a pending record refers to."""
-        return min(self._pinned(), default=None)
 
     def pinned(self, first_index: int, last_index: int) -> Sequence[int]:
         """Return the records below ``kept_streams`` that are still needed.

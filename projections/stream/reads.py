@@ -10,12 +10,14 @@ between planning and running: ``is_current`` tells, on the thread of the state. 
 current is read again, or its reader would miss a gap.
 
 Records are found through the log's stream tables, by offset. A reader whose offset was trimmed gets
-a ``Gap`` in the page, with the exact range and the cause, and continues after it. A dead letter is
-shown as the record that it refers to, with headers that say what happened to it.
+a ``Gap`` in the page, with the exact range and the cause, and continues after it. So does one whose
+record cannot be read, because the log's file is damaged; the page then names the entries as well,
+for who may wait for their repair. A dead letter is shown as the record that it refers to, with
+headers that say what happened to it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from heapq import merge
 from typing import NamedTuple, Protocol
 
@@ -28,21 +30,22 @@ from onelog.projections.stream.commands import (
     Cause,
     DeadLetter,
     GroupConfig,
+    KeyHash,
     Retention,
     decode_record,
     open_append,
 )
+from onelog.projections.stream.filters import EVERYTHING, RecordFilter
 from onelog.projections.stream.groups import Group, split_place
 from onelog.projections.stream.limits import (
     LIST_MAX,
-    READ_RECORDS_MAX,
     READ_SIZE_MAX,
     READ_VISITS_MAX,
 )
-from onelog.projections.stream.operations import claimable_from
 from onelog.projections.stream.partition import Partition
 from onelog.projections.stream.state import Streams, StreamState
-from onelog.ual.entry import FLAG_ZSTD, Entry
+from onelog.ual.entry import FLAG_ZSTD, Entry, Unreadable
+from onelog.ual.errors import EntriesDamaged
 
 # The overhead of a record, and of each of its headers: numbers, tags and lengths.
 RECORD_OVERHEAD = 64
@@ -71,10 +74,10 @@ class RecordLog(Protocol):
     def read(self, index: int) -> Entry:
         """Return one entry."""
 
-    def scan(
+    def scan_readable(
         self, first_index: int, last_index: int | None = None, *, stream_id: int | None = None
-    ) -> Iterator[Entry]:
-        """Yield the records of a stream in order, up to what is applied."""
+    ) -> Iterator[Entry | Unreadable]:
+        """Yield the records of a stream in order, and in its place what cannot be read."""
 
     def seek_time(self, timestamp_ns: int) -> int | None:
         """Return the first index with at least this timestamp."""
@@ -100,14 +103,17 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets from first to last, which were trimmed before the reader reached them."""
+    """Offsets from first to last, which were trimmed before the reader reached them.
+
+    Without a cause: they cannot be read; if a file is damaged as a whole, there may be none.
+    """
 
     stream_id: int
     partition: int
     first_offset: int
     last_offset: int
-    cause: Cause
-    trimmed_ns: int
+    cause: Cause | None
+    trimmed_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,32 +125,14 @@ class Page:
     # Records that were visited, wanted or not, and the first of them.
     visit_count: int = 0
     first_visited: int | None = None
+    unreadable: tuple[Unreadable, ...] = ()  # entries for which there are gaps without a cause
 
-
-@dataclass(frozen=True, slots=True)
-class RecordFilter:
-    """Which records a reader wants: those that meet every condition that is set."""
-
-    keys: frozenset[bytes] = frozenset()
-    key_prefix: bytes = b""
-    tags: frozenset[str] = frozenset()
-    headers: tuple[tuple[str, bytes | None], ...] = field(default=())  # None: any value
-
-    def wants(self, record: Record) -> bool:
-        """Return whether the record meets all conditions."""
-        if self.keys and record.key not in self.keys:
-            return False
-        if self.key_prefix and not (record.key or b"").startswith(self.key_prefix):
-            return False
-        if self.tags and record.tag not in self.tags:
-            return False
-        return all(
-            any(name == each and value in (None, found) for each, found in record.headers)
-            for name, value in self.headers
-        )
-
-
-EVERYTHING = RecordFilter()
+    def before_damage(self) -> "Page":
+        """Return the page up to the first record that cannot be read."""
+        for at, item in enumerate(self.items):
+            if isinstance(item, Gap) and item.cause is None:
+                return replace(self, items=self.items[:at], next_offset=item.first_offset)
+        return self
 
 
 class _Source(NamedTuple):
@@ -207,32 +195,41 @@ class PageRead:
         items: list[Record | Gap] = list(self._gaps)
         found = [self._records(log, source) for source in self._sources]
         # Two records of a shard never share an index, so partitions are not compared.
-        records = found[0] if len(found) == 1 else merge(*found, key=lambda each: each[0].index)
+        records = found[0] if len(found) == 1 else merge(*found, key=lambda each: each[0])
         wanted = self._wanted
         count = size = visits = 0
         first_visited: int | None = None
+        unreadable: list[Unreadable] = []
         next_offset = max(self.offset, self.last_index + 1)
-        for entry, partition in records:
+        for offset, entry, partition in records:
             if count == limit or visits == READ_VISITS_MAX or size >= size_max:
-                next_offset = entry.index
+                next_offset = offset
                 break
             if not visits:
-                first_visited = entry.index
+                first_visited = offset
             visits += 1
-            record = open_record(log, entry, partition.stream_id, partition.number)
+            record = read_record(log, entry, partition.stream_id, partition.number)
+            if isinstance(record, LostRecord):
+                unreadable.append(record.entries)
+                items.append(record.gap)
+                size += RECORD_OVERHEAD
+                continue
             size += estimate_size(record)
             if wanted is EVERYTHING or wanted.wants(record):
                 items.append(record)
                 count += 1
-        return Page(tuple(items), next_offset, visits, first_visited)
+        return Page(tuple(items), next_offset, visits, first_visited, tuple(unreadable))
 
-    def _records(self, log: RecordLog, source: _Source) -> Iterator[tuple[Entry, Partition]]:
+    def _records(
+        self, log: RecordLog, source: _Source
+    ) -> Iterator[tuple[int, Entry | Unreadable, Partition]]:
         # A segment is deleted when nothing in it is needed, so the log may begin after the first
         # kept offset: then no record is in between.
         first = max(source.offset, source.first_offset, log.first_index)
         if first <= self.last_index:
-            for entry in log.scan(first, self.last_index, stream_id=source.partition.id):
-                yield entry, source.partition
+            for entry in log.scan_readable(first, self.last_index, stream_id=source.partition.id):
+                offset = entry.first_index if isinstance(entry, Unreadable) else entry.index
+                yield offset, entry, source.partition
 
 
 def gaps(partition: Partition, offset: int) -> list[Gap]:
@@ -246,6 +243,35 @@ def gaps(partition: Partition, offset: int) -> list[Gap]:
             )
             first = before
     return found
+
+
+class LostRecord(NamedTuple):
+    """A record that cannot be read: its gap, and the entries that are damaged."""
+
+    gap: Gap
+    entries: Unreadable
+
+
+def read_record(
+    log: RecordLog, entry: Entry | Unreadable, stream_id: int, partition: int
+) -> Record | LostRecord:
+    """Return the record of an entry, or what stands in its place if that cannot be read."""
+    if isinstance(entry, Unreadable):
+        return LostRecord(Gap(stream_id, partition, *entry, None), entry)
+    try:
+        return open_record(log, entry, stream_id, partition)
+    except EntriesDamaged as error:  # of the original of a dead letter
+        entries = Unreadable(error.first_index, error.last_index)
+        return LostRecord(Gap(stream_id, partition, entry.index, entry.index, None), entries)
+
+
+def read_at(log: RecordLog, offset: int, stream_id: int, partition: int) -> Record | LostRecord:
+    """Return the record at an offset, or what stands in its place if that cannot be read."""
+    try:
+        entry: Entry | Unreadable = log.read(offset)
+    except EntriesDamaged as error:
+        entry = Unreadable(error.first_index, error.last_index)
+    return read_record(log, entry, stream_id, partition)
 
 
 def open_record(log: RecordLog, entry: Entry, stream_id: int, partition: int) -> Record:
@@ -301,13 +327,22 @@ def letter_headers(letter: DeadLetter, stream: str) -> tuple[tuple[str, bytes], 
 # Reads
 
 
+class Shape(NamedTuple):
+    """What says in which partition a record is that names none."""
+
+    stream_id: int
+    partition_count: int
+    key_hash: KeyHash
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """A partition: readable from first to before end; counts of kept records are upper bounds."""
+    """A partition: readable from first to before end, and what it holds (``Partition.kept``)."""
 
     partition: int
     partition_id: int
     first_offset: int
+    first_record: int
     end_offset: int
     record_count: int
     record_count_kept: int
@@ -325,6 +360,7 @@ class StreamDescription:
     groups: tuple[str, ...]
     producer_count: int
     dead_letter_count: int
+    key_hash: KeyHash
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,20 +382,6 @@ class GroupDescription:
     pending_of_partitions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PendingRecord:
-    """A record that was delivered and not acknowledged; ``member`` 0: nobody holds it."""
-
-    partition: int
-    offset: int
-    member: int
-    since_ns: int
-    deliveries: int
-    ready_ns: int
-    reason: bytes
-    dead: bool
-
-
 class StreamReads:
     """The reading half of the projection."""
 
@@ -368,9 +390,9 @@ class StreamReads:
         self._streams = streams
         self.gone = streams.gone
 
-    def namespaces(self) -> tuple[str, ...]:
-        """Return the namespaces in order."""
-        return tuple(sorted(self._streams.names))
+    def all_streams(self) -> Iterable[StreamState]:
+        """Return the streams of all namespaces, for reading."""
+        return self._streams.by_id.values()
 
     def list_streams(
         self, namespace: str, *, prefix: str = "", after: str = "", limit: int = LIST_MAX
@@ -397,6 +419,7 @@ class StreamReads:
             tuple(sorted(stream.groups)),
             len(stream.producers),
             len(stream.dead),
+            stream.key_hash,
         )
 
     def describe_group(self, namespace: str, name: str, group: str) -> GroupDescription | Refused:
@@ -428,117 +451,6 @@ class StreamReads:
             tuple(of_partitions),
         )
 
-    def list_pending(
-        self,
-        namespace: str,
-        name: str,
-        group: str,
-        *,
-        after: tuple[int, int] = (0, 0),
-        limit: int = LIST_MAX,
-    ) -> tuple[PendingRecord, ...] | Refused:
-        """Return pending records after the place ``after``, in order."""
-        found = self.find_group(namespace, name, group)
-        if isinstance(found, Refused):
-            return found
-        if not 1 <= limit <= LIST_MAX:
-            return Refused(Reason.LIMIT_INVALID, limit)
-        rows: list[PendingRecord] = []
-        for place, pending in found[1].pending.rows.items():
-            if len(rows) == limit:
-                break
-            if split_place(place) > after:
-                rows.append(PendingRecord(*split_place(place), *pending))
-        return tuple(rows)
-
-    def claimable_from(
-        self, namespace: str, name: str, group: str, idle_ns: int
-    ) -> int | Refused | None:
-        """Return the log time from which on a claim finds a record; None if nothing is pending."""
-        found = self.find_group(namespace, name, group)
-        return found if isinstance(found, Refused) else claimable_from(found[1], idle_ns)
-
-    def read(
-        self,
-        log: RecordLog,
-        namespace: str,
-        name: str,
-        partition: int,
-        offset: int | None = None,
-        *,
-        limit: int = READ_RECORDS_MAX,
-        wanted: RecordFilter = EVERYTHING,
-    ) -> Page | Refused:
-        """Return records of one partition from ``offset`` on (None: the first kept one)."""
-        stream = self._streams.find(namespace, name)
-        if isinstance(stream, Refused):
-            return stream
-        if partition >= len(stream.partitions):
-            return Refused(Reason.PARTITION_UNKNOWN, partition)
-        chosen = stream.partitions[partition]
-        start = chosen.first_offset if offset is None else offset
-        return self._read(log, [chosen], start, limit, wanted)
-
-    def read_many(
-        self,
-        log: RecordLog,
-        namespace: str,
-        names: Sequence[str],
-        offset: int,
-        *,
-        limit: int = READ_RECORDS_MAX,
-        wanted: RecordFilter = EVERYTHING,
-    ) -> Page | Refused:
-        """Return records of all partitions of some streams, in the order of the log.
-
-        ``next_offset`` is all that a reader needs to continue, also after a restart.
-        """
-        partitions: list[Partition] = []
-        for name in dict.fromkeys(names):
-            stream = self._streams.find(namespace, name)
-            if isinstance(stream, Refused):
-                return stream
-            partitions += stream.partitions
-        return self._read(log, partitions, offset, limit, wanted)
-
-    def read_pending(
-        self, log: RecordLog, namespace: str, name: str, partition: int, offsets: Sequence[int]
-    ) -> tuple[Record, ...] | Refused:
-        """Return pending records of a group: they are kept, trimmed or not."""
-        stream = self._streams.find(namespace, name)
-        if isinstance(stream, Refused):
-            return stream
-        return tuple(open_record(log, log.read(offset), stream.id, partition) for offset in offsets)
-
-    def next_offsets(
-        self,
-        log: RecordLog,
-        namespace: str,
-        name: str,
-        group: str,
-        partition: int,
-        *,
-        limit: int,
-        wanted: RecordFilter = EVERYTHING,
-    ) -> Page | Refused:
-        """Return the records that a delivery to a member of the group would hold.
-
-        The proposer of ``Deliver`` takes ``from_offset`` from the group's description, the offsets
-        of the records and ``next_offset`` from here.
-        """
-        found = self.find_group(namespace, name, group)
-        if isinstance(found, Refused):
-            return found
-        stream, state = found
-        if partition >= len(stream.partitions):
-            return Refused(Reason.PARTITION_UNKNOWN, partition)
-        start = state.cursors.rows[partition]
-        chosen = stream.partitions[partition]
-        page = self._read(log, [chosen], start, limit, wanted)
-        if isinstance(page, Refused):
-            return page
-        return replace(page, next_offset=min(page.next_offset, chosen.end_offset))
-
     def offset_at_time(
         self, log: RecordLog, namespace: str, name: str, timestamp_ns: int
     ) -> int | Refused:
@@ -552,20 +464,6 @@ class StreamReads:
         index = log.seek_time(timestamp_ns)
         end = min(self._position.applied_index, log.applied_index) + 1
         return max(stream.id + 1, end if index is None else min(index, end))
-
-    def _read(
-        self,
-        log: RecordLog,
-        partitions: Sequence[Partition],
-        offset: int,
-        limit: int,
-        wanted: RecordFilter,
-    ) -> Page | Refused:
-        if not 1 <= limit <= READ_RECORDS_MAX:
-            return Refused(Reason.LIMIT_INVALID, limit)
-        return self.page_read(log, [(each, 0) for each in partitions], offset, wanted).run(
-            log, limit
-        )
 
     def page_read(
         self,
@@ -593,13 +491,13 @@ class StreamReads:
         stream = self.find_by_id(stream_id) or self.gone.by_id(stream_id)
         return None if stream is None else stream.name
 
-    def shape_at(self, namespace: str, name: str, index: int) -> tuple[int, int] | None:
-        """Return id and number of partitions of the stream with a name at an index, if known."""
+    def shape_at(self, namespace: str, name: str, index: int) -> Shape | None:
+        """Return what places records in the stream with a name at an index, if known."""
         stream = self._streams.find(namespace, name)
         if not isinstance(stream, Refused) and stream.id < index:
-            return stream.id, len(stream.partitions)
+            return Shape(stream.id, len(stream.partitions), stream.key_hash)
         gone = self.gone.at(namespace, name, index)
-        return None if gone is None else (gone.id, gone.partition_count)
+        return None if gone is None else Shape(gone.id, gone.partition_count, gone.key_hash)
 
     def find_group(
         self, namespace: str, name: str, group: str
@@ -618,6 +516,7 @@ def _describe_partition(partition: Partition) -> PartitionDescription:
         partition.number,
         partition.id,
         partition.first_offset,
+        partition.first_record,
         partition.end_offset,
         partition.count,
         count,

@@ -10,14 +10,19 @@ from array import array
 from collections.abc import Iterable, Iterator
 
 from onelog.projections.codec import U8, U16, U32, U64, SectionReader, encode_sized
+from onelog.projections.errors import BadPayload
 from onelog.projections.limits import SESSION_TTL_NS_MAX
 from onelog.projections.stream.commands import (
+    GROUP_FILTERED,
+    GROUP_OPTIONS_KNOWN,
     GROUP_SHARED,
     Cause,
     GroupConfig,
+    KeyHash,
     Retention,
     read_retention,
 )
+from onelog.projections.stream.filters import EVERYTHING, parse_filter
 from onelog.projections.stream.groups import Group, GroupInfo, Member, Pending, split_place
 from onelog.projections.stream.limits import (
     MARKS_MAX,
@@ -32,7 +37,8 @@ from onelog.projections.stream.partition import MARK_ROW, Partition, TrimRecord
 from onelog.projections.stream.state import Producer, StreamInfo, Streams, StreamState
 from onelog.ual.entry import OWNER_STREAM
 
-SECTION_VERSION = 1
+SECTION_VERSION = 2
+SECTION_VERSION_WITHOUT_FILTERS = 1  # nor the hash of keys
 
 _RETENTION = struct.Struct("<QQQB")
 _PARTITION = struct.Struct("<QQQQQBB")  # first, last, last_ns, count, size, trims, marks
@@ -58,7 +64,7 @@ def dump_parts(streams: Streams) -> Iterator[bytes]:
 def _dump_stream(stream: StreamState) -> Iterator[bytes]:
     info = stream.info.rows[0]
     yield U64.pack(stream.id) + encode_sized(U8, stream.name.encode())
-    yield U16.pack(info.partition_count) + info.retention.encode()
+    yield U16.pack(info.partition_count) + info.retention.encode() + U8.pack(info.key_hash)
     for partition in stream.partitions:
         yield _dump_partition(partition)
     yield U32.pack(len(stream.producers))
@@ -91,10 +97,9 @@ def _dump_partition(partition: Partition) -> bytes:
 
 def _dump_group(group: Group) -> Iterator[bytes]:
     config, generation, owners = group.head
-    options = GROUP_SHARED if config.shared else 0
     yield encode_sized(U8, group.name.encode())
-    yield _GROUP.pack(group.id, generation, options, config.max_deliveries)
-    yield encode_sized(U8, config.dead_letter.encode())
+    yield _GROUP.pack(group.id, generation, config.options, config.max_deliveries)
+    yield encode_sized(U8, config.dead_letter.encode()) + config.encode_filter()
     cursors = [group.cursors.rows[number] for number in range(len(owners))]
     yield struct.pack(f"<{2 * len(owners)}Q", *owners, *cursors)
     yield U16.pack(len(group.members))
@@ -111,7 +116,8 @@ def load_section(chunks: Iterable[bytes], streams: Streams) -> None:
     """Load a section into fresh streams; the namespaces exist already."""
     reader = SectionReader(OWNER_STREAM, chunks)
     version = reader.number(U8)
-    reader.expect(version == SECTION_VERSION, f"section version {version}")
+    known = (SECTION_VERSION_WITHOUT_FILTERS, SECTION_VERSION)
+    reader.expect(version in known, f"section version {version}")
     previous = ""
     for position in range(reader.number(U16)):
         namespace = reader.text(U8)
@@ -120,13 +126,15 @@ def load_section(chunks: Iterable[bytes], streams: Streams) -> None:
         previous = namespace
         previous_id = 0
         for _ in range(reader.number(U32)):
-            stream = _load_stream(reader, streams, namespace)
+            stream = _load_stream(reader, streams, namespace, version)
             reader.expect(stream.id > previous_id, "streams out of order")
             previous_id = stream.id
     reader.finish()
 
 
-def _load_stream(reader: SectionReader, streams: Streams, namespace: str) -> StreamState:
+def _load_stream(
+    reader: SectionReader, streams: Streams, namespace: str, version: int
+) -> StreamState:
     stream_id = reader.number(U64)
     name = reader.text(U8)
     known = stream_id in streams.by_id or name in streams.names[namespace]
@@ -134,7 +142,10 @@ def _load_stream(reader: SectionReader, streams: Streams, namespace: str) -> Str
     stream = StreamState(streams.indexes, namespace, name, stream_id)
     partition_count = reader.number(U16)
     reader.expect(1 <= partition_count <= PARTITIONS_MAX, f"{partition_count} partitions")
-    stream.open(StreamInfo(partition_count, _load_retention(reader)))
+    retention = _load_retention(reader)
+    key_hash = reader.number(U8) if version >= SECTION_VERSION else 0
+    reader.expect(key_hash <= KeyHash.MIXED, f"hash of keys {key_hash}")
+    stream.open(StreamInfo(partition_count, retention, KeyHash(key_hash)))
     for partition in stream.partitions:
         _load_partition(reader, partition)
     for _ in range(reader.number(U32)):
@@ -178,8 +189,14 @@ def _load_group(reader: SectionReader, streams: Streams, stream: StreamState) ->
     name = reader.text(U8)
     reader.expect(name not in stream.groups, f"group {name!r} twice")
     group_id, generation, options, max_deliveries = reader.fields(_GROUP)
-    reader.expect(not options & ~GROUP_SHARED, f"options of group {name!r}")
-    config = GroupConfig(bool(options), max_deliveries, reader.text(U8))
+    reader.expect(not options & ~GROUP_OPTIONS_KNOWN, f"options of group {name!r}")
+    dead_letter, wanted = reader.text(U8), EVERYTHING
+    if options & GROUP_FILTERED:
+        try:
+            wanted = parse_filter(reader.sized(U16))
+        except BadPayload as error:
+            raise reader.corrupt(f"filter of group {name!r}") from error
+    config = GroupConfig(bool(options & GROUP_SHARED), max_deliveries, dead_letter, wanted)
     count = len(stream.partitions)
     group = Group(streams.indexes, stream.id, group_id, name)
     numbers = reader.fields(struct.Struct(f"<{2 * count}Q"))

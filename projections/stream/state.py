@@ -33,7 +33,7 @@ from onelog.projections.projection import DerivedKeys, Notes
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
 from onelog.projections.state_hash import item_hash
-from onelog.projections.stream.commands import ProducerRef, Retention
+from onelog.projections.stream.commands import KeyHash, ProducerRef, Retention
 from onelog.projections.stream.groups import Group
 from onelog.projections.stream.limits import (
     DEAD_LETTERS_MAX,
@@ -57,6 +57,7 @@ class GoneStream(NamedTuple):
     namespace: str
     name: str
     partition_count: int
+    key_hash: KeyHash = KeyHash.CRC32C
 
 
 class GoneStreams:
@@ -198,6 +199,7 @@ STREAM_SIZE = 3_100  # bytes per stream: objects, tables, names in three indexes
 DEAD_SIZE = 150  # bytes per dead letter: row, key, sorted order
 KIND_STREAM = 0x07
 KIND_DEAD = 0x08
+KIND_STREAM_MIXED = 0x09  # a stream whose keys are hashed and mixed
 
 _STREAM = struct.Struct("<BQHB")  # kind, id, partitions, size of the namespace's name
 _DEAD = struct.Struct("<BQQQ")  # kind, stream, place, origin
@@ -208,6 +210,7 @@ class StreamInfo(NamedTuple):
 
     partition_count: int
     retention: Retention
+    key_hash: KeyHash = KeyHash.CRC32C
 
 
 class StreamState:
@@ -219,6 +222,7 @@ class StreamState:
         "groups",
         "id",
         "info",
+        "key_hash",
         "name",
         "namespace",
         "partitions",
@@ -232,6 +236,7 @@ class StreamState:
         self.namespace = namespace
         self.name = name
         self.value_size_max = 0
+        self.key_hash = KeyHash.CRC32C  # that of ``info``, for each append
         self.info: Rows[int, StreamInfo] = Rows(indexes, self._hash_info)  # one row, at 0
         self.partitions: list[Partition] = []
         self.producers = Producers(indexes, stream_id)
@@ -242,6 +247,7 @@ class StreamState:
     def open(self, info: StreamInfo) -> None:
         """Set up a fresh stream."""
         self.info.set(0, info)
+        self.key_hash = info.key_hash
         self.partitions = [
             Partition(self._indexes, self.id, number, info.retention)
             for number in range(info.partition_count)
@@ -349,6 +355,7 @@ class StreamState:
         self.dead.check()
         self.producers.check()
         assert len(self.partitions) == info.partition_count
+        assert self.key_hash == info.key_hash
         for number, partition in enumerate(self.partitions):
             assert (partition.number, partition.stream_id) == (number, self.id)
             assert partition.retention == info.retention
@@ -379,7 +386,8 @@ class StreamState:
 
     def _hash_info(self, _: int, info: StreamInfo) -> int:
         namespace = self.namespace.encode()
-        head = _STREAM.pack(KIND_STREAM, self.id, info.partition_count, len(namespace))
+        kind = KIND_STREAM_MIXED if info.key_hash else KIND_STREAM
+        head = _STREAM.pack(kind, self.id, info.partition_count, len(namespace))
         return item_hash(head + info.retention.encode() + namespace + self.name.encode(), 0)
 
     def _hash_dead(self, place: int, origin: int) -> int:
@@ -423,7 +431,8 @@ class Streams:
         self._unindex(stream)
         stream.detach()
         count = len(stream.partitions)
-        self.gone.add(GoneStream(stream.id, stream.namespace, stream.name, count))
+        gone = GoneStream(stream.id, stream.namespace, stream.name, count, stream.key_hash)
+        self.gone.add(gone)
         self.indexes.undo.note(partial(self._put_back, stream))
 
     def configure_namespace(self, namespace: Namespace) -> None:

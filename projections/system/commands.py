@@ -51,16 +51,8 @@ from onelog.ual.entry import (
 
 TYPE_RAFT_CONFIG = OWNER_SYSTEM << 8 | 0x02
 TYPE_EXPIRE = OWNER_SYSTEM << 8 | 0x03
-TYPE_SESSION_OPEN = OWNER_SYSTEM << 8 | 0x04
-TYPE_SESSION_KEEPALIVE = OWNER_SYSTEM << 8 | 0x05
-TYPE_SESSION_CLOSE = OWNER_SYSTEM << 8 | 0x06
-TYPE_NAMESPACE_CREATE = OWNER_SYSTEM << 8 | 0x07
-TYPE_NAMESPACE_CONFIGURE = OWNER_SYSTEM << 8 | 0x08
 TYPE_NAMESPACE_DELETE = OWNER_SYSTEM << 8 | 0x09
 TYPE_BATCH = OWNER_SYSTEM << 8 | 0x0A
-TYPE_HOLD_SET = OWNER_SYSTEM << 8 | 0x0B
-TYPE_HOLD_RELEASE = OWNER_SYSTEM << 8 | 0x0C
-TYPE_HOLD_BREAK = OWNER_SYSTEM << 8 | 0x0D
 
 TYPES_OPAQUE = (TYPE_NOOP, TYPE_RAFT_CONFIG)
 
@@ -247,7 +239,7 @@ def _read_limits(reader: Reader) -> Limits:
     limits = Limits(*reader.fields(LIMITS))
     invalid = limits.invalid()
     if invalid is not None:
-        raise BadPayload(Reason.NAMESPACE_LIMIT_INVALID, invalid)
+        raise BadPayload(Reason.NAMESPACE_LIMIT_INVALID, invalid.value)
     return limits
 
 

@@ -43,7 +43,7 @@ from onelog.projections.timeseries.hashing import (
     hash_run,
     run_seed,
 )
-from onelog.projections.timeseries.limits import BLOCK_POINTS_MAX, TIME_NS_MAX, TIME_NS_MIN
+from onelog.projections.timeseries.limits import BLOCK_POINTS_MAX, TIME_NS_MIN
 from onelog.projections.timeseries.types import VALUE_SIZES, FieldType, Policy
 
 Times = NDArray[np.int64]
@@ -103,14 +103,14 @@ class Column:
         """Whether the column has no point, neither in the buffer nor in a block."""
         return not self.times and not self.blocks
 
-    def buffered(self, count: int | None = None) -> tuple[Times, U64Array]:
-        """Return copies of the first ``count`` buffered times and value bits (all: None).
+    def buffered(self, count: int | None = None, skip: int = 0) -> tuple[Times, U64Array]:
+        """Return copies of ``count`` buffered times and value bits (None: all) after ``skip``.
 
         Copies, because a buffer cannot grow while a view of it exists.
         """
-        end = len(self) if count is None else count
-        times = np.frombuffer(self.times, dtype=np.int64, count=end).copy()
-        return times, raw_to_bits(self.field_type, self.values, end)
+        length = len(self) - skip if count is None else count
+        times = np.frombuffer(self.times, dtype=np.int64, count=length, offset=8 * skip).copy()
+        return times, raw_to_bits(self.field_type, self.values, length, skip)
 
     def rows(self) -> Rows:
         """Return the blocks as rows of (index, first time, last time, points)."""
@@ -128,10 +128,10 @@ class Column:
         times, bits = self.buffered()
         return hash_run(run_seed(self.seed, self.base), times.view(np.uint64), bits)
 
-    def prefix_hash(self, count: int) -> int:
-        """Return the hash of the first ``count`` buffered points."""
-        times, bits = self.buffered(count)
-        return hash_run(run_seed(self.seed, self.base), times.view(np.uint64), bits)
+    def prefix_hash(self, count: int, skip: int = 0) -> int:
+        """Return the hash of the first ``count`` buffered points after ``skip``."""
+        times, bits = self.buffered(count, skip)
+        return hash_run(run_seed(self.seed, self.base + skip), times.view(np.uint64), bits)
 
     def rows_hash(self) -> int:
         """Return the hash of the blocks."""
@@ -151,15 +151,6 @@ class Column:
         if self.blocks:
             newest = max(newest, int(self.rows()[:, 2].max()))
         return newest
-
-    def oldest_ns(self) -> int:
-        """Return the earliest time of a buffered point or a block, or the time after all times."""
-        oldest = TIME_NS_MAX + 1
-        if self.times:
-            oldest = int(np.frombuffer(self.times, dtype=np.int64).min())
-        if self.blocks:
-            oldest = min(oldest, int(self.rows()[:, 1].min()))
-        return oldest
 
     def check(self) -> None:
         """Assert the invariants of this file."""
@@ -250,12 +241,13 @@ class Cuts:
 
 
 def raw_to_bits(
-    field_type: FieldType, values: bytes | bytearray | memoryview, count: int
+    field_type: FieldType, values: bytes | bytearray | memoryview, count: int, skip: int = 0
 ) -> U64Array:
-    """Return the first ``count`` raw values as 64-bit patterns."""
+    """Return ``count`` raw values after the first ``skip`` as 64-bit patterns."""
     if field_type is FieldType.BOOL:
-        return np.frombuffer(values, dtype=np.uint8, count=count).astype(np.uint64)
-    return np.frombuffer(values, dtype=np.uint64, count=count).copy()
+        found = np.frombuffer(values, dtype=np.uint8, count=count, offset=skip)
+        return found.astype(np.uint64)
+    return np.frombuffer(values, dtype=np.uint64, count=count, offset=8 * skip).copy()
 
 
 def raw_values(field_type: FieldType, bits: U64Array) -> bytes:
@@ -320,10 +312,13 @@ def resolve(times: Times, bits: NDArray[Any], policy: Policy) -> tuple[Times, ND
     return times[kept], bits[kept]
 
 
-def make_block(column: Column, policy: Policy, config_index: int) -> Block:
-    """Make the block that a leader proposes for a column's buffer."""
-    taken = min(len(column), BLOCK_POINTS_MAX)
-    times, bits = resolve(*column.buffered(taken), policy)
+def make_block(column: Column, policy: Policy, config_index: int, skip: int = 0) -> Block:
+    """Make the block that a leader proposes for a column's buffer.
+
+    ``skip`` points are in blocks that are proposed before it.
+    """
+    taken = min(len(column) - skip, BLOCK_POINTS_MAX)
+    times, bits = resolve(*column.buffered(taken, skip), policy)
     body = encode_points(column.field_type, times, bits)
     decoded_times, decoded = decode_points(column.field_type, body, len(times))
     assert bool((decoded_times == times).all()), "times do not come back"
@@ -332,12 +327,12 @@ def make_block(column: Column, policy: Policy, config_index: int) -> Block:
         series_id=column.series_id,
         field_id=column.field_id,
         config_index=config_index,
-        base=column.base,
+        base=column.base + skip,
         taken=taken,
         points=len(times),
         first_ns=int(times[0]),
         last_ns=int(times[-1]),
-        source_hash=column.prefix_hash(taken),
+        source_hash=column.prefix_hash(taken, skip),
         body=body,
     )
 

@@ -314,7 +314,7 @@ def read_config(reader: Reader) -> Config:
     config = Config(Policy(policy), retention_ns, series_max)
     invalid = config.invalid()
     if invalid is not None:
-        raise BadPayload(Reason.MEASUREMENT_CONFIG_INVALID, invalid)
+        raise BadPayload(Reason.MEASUREMENT_CONFIG_INVALID, invalid.value)
     return config
 
 
@@ -465,7 +465,6 @@ TS_OPERATIONS = (
 )
 OPERATIONS = {each.command: each.number for each in TS_OPERATIONS}
 _BY_NUMBER = {each.number: each for each in TS_OPERATIONS}
-TYPE_WRITE = OWNER_TIMESERIES << 8 | 0x01
 TYPE_WRITE_BATCH = OWNER_TIMESERIES << 8 | 0x02
 TYPE_BLOCK = OWNER_TIMESERIES << 8 | 0x03
 

@@ -32,11 +32,6 @@ from onelog.projections.timeseries.names import compile_matchers, passes_all
 from onelog.projections.timeseries.store import Room, Series, Store, trim_allowed_ns
 
 
-def decode_cursor(value: bytes | None) -> int | None:
-    """Return the id to continue after, from the result of a delete; None when it is done."""
-    return None if value is None else int(U64.unpack(value)[0])
-
-
 class _Budget:
     """The work that one entry may still do."""
 

@@ -60,7 +60,8 @@ def format_series(name: SeriesName) -> bytes:
 def parse_series(raw: bytes) -> SeriesName:
     """Parse a canonical name; raise ``BadPayload`` for any other."""
     if len(raw) > SERIES_NAME_SIZE_MAX:
-        raise BadPayload(Reason.SERIES_NAME_INVALID, SERIES_NAME_SIZE_MAX)
+        words = f"a series name of {len(raw)} bytes, limit {SERIES_NAME_SIZE_MAX}"
+        raise BadPayload(Reason.SERIES_NAME_INVALID, SERIES_NAME_SIZE_MAX, words)
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
@@ -114,7 +115,10 @@ def _parse_escaped(text: str) -> SeriesName:
             if text[at - 1] == "}":
                 at -= 1
                 break
-    if at != len(text) - 1 or len(tags) > TAGS_MAX:
+    if len(tags) > TAGS_MAX:
+        words = f"a series of {len(tags)} tags, limit {TAGS_MAX}"
+        raise BadPayload(Reason.SERIES_NAME_INVALID, at, words)
+    if at != len(text) - 1:
         raise BadPayload(Reason.SERIES_NAME_INVALID, at)
     return SeriesName(measurement, tuple(tags))
 
@@ -122,7 +126,8 @@ def _parse_escaped(text: str) -> SeriesName:
 def check_name(name: str) -> str:
     """Check the name of a measurement, a tag or a field, and return it."""
     if not 0 < len(name.encode()) <= NAME_SIZE_MAX or not _CONTROLS.isdisjoint(name):
-        raise BadPayload(Reason.SERIES_NAME_INVALID, len(name))
+        words = f"the name {name!r:.70} of a measurement, tag or field has {_words(name)}"
+        raise BadPayload(Reason.SERIES_NAME_INVALID, len(name), f"{words}{NAME_SIZE_MAX}")
     return name
 
 
@@ -222,10 +227,17 @@ def read_matchers(reader: Reader) -> tuple[Matcher, ...]:
             raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, operator)
         tag, value = read_name(reader), reader.text(U16)
         if len(value.encode()) > TAG_VALUE_SIZE_MAX:
-            raise BadPayload(Reason.MATCHER_INVALID, TAG_VALUE_SIZE_MAX)
+            words = f"{len(value.encode())} bytes to match {tag!r} with, limit {TAG_VALUE_SIZE_MAX}"
+            raise BadPayload(Reason.MATCHER_INVALID, TAG_VALUE_SIZE_MAX, words)
         matchers.append(Matcher(tag, Operator(operator), value))
     compile_matchers(matchers)
     return tuple(matchers)
+
+
+def _words(text: str) -> str:
+    if not _CONTROLS.isdisjoint(text):
+        return "control characters; allowed are others, up to bytes: "
+    return f"{len(text.encode())} bytes; allowed: 1 to "
 
 
 def _escape(name: str) -> str:
@@ -234,7 +246,8 @@ def _escape(name: str) -> str:
 
 def _check_value(value: str) -> str:
     if not 0 < len(value.encode()) <= TAG_VALUE_SIZE_MAX or not _CONTROLS.isdisjoint(value):
-        raise BadPayload(Reason.SERIES_NAME_INVALID, len(value))
+        words = f"the value {value!r:.70} of a tag has {_words(value)}"
+        raise BadPayload(Reason.SERIES_NAME_INVALID, len(value), f"{words}{TAG_VALUE_SIZE_MAX}")
     return value
 
 

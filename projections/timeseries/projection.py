@@ -52,6 +52,7 @@ from onelog.projections.timeseries.commands import (
 )
 from onelog.projections.timeseries.deletes import delete, drop_measurement, trim
 from onelog.projections.timeseries.limits import (
+    BLOCK_POINTS_MAX,
     BLOCKS_PER_CHORE_MAX,
     LIST_SERIES_MAX,
     MEASUREMENTS_MAX,
@@ -92,7 +93,7 @@ class Chores:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._made: dict[tuple[int, int], tuple[_Mark, Draft]] = {}
+        self._made: dict[tuple[int, int], tuple[_Mark, list[Draft]]] = {}
         self.cache: BlockCache | None = None
 
     def next_deadline(self) -> int | None:
@@ -124,22 +125,38 @@ class Chores:
         return drafts
 
     def _blocks(self, limit: int) -> list[Draft]:
+        """Return a block for each of the first full columns, and further ones of long buffers.
+
+        A loop that fills one column must not be faster than its blocks are made.
+        """
         full = self._store.full
         if not full:
             self._made.clear()
             return []
-        made: dict[tuple[int, int], tuple[_Mark, Draft]] = {}
-        for key in nsmallest(limit, full):
-            column = full[key]
-            measurement = self._store.by_id[column.series_id].measurement
-            mark = (column.base, len(column), measurement.config_index)
-            kept = self._made.get(key)
-            if kept is None or kept[0] != mark:
-                block = make_block(column, measurement.config.policy, measurement.config_index)
-                kept = (mark, encode_chore(block, measurement.room.namespace))
-            made[key] = kept
-        self._made = made
-        return [draft for _, draft in made.values()]
+        counts = dict.fromkeys(nsmallest(limit, full), 1)
+        left = limit - len(counts)
+        for key in sorted(counts, key=lambda key: (-len(full[key]), key)) if left else ():
+            more = min(left, len(full[key]) // BLOCK_POINTS_MAX - 1)
+            if more <= 0:
+                break
+            counts[key] += more
+            left -= more
+        self._made = {key: self._make_blocks(key, count) for key, count in counts.items()}
+        return [draft for _, drafts in self._made.values() for draft in drafts]
+
+    def _make_blocks(self, key: tuple[int, int], count: int) -> tuple[_Mark, list[Draft]]:
+        """Return ``count`` blocks of a column, those made before if they are still valid."""
+        column = self._store.full[key]
+        measurement = self._store.by_id[column.series_id].measurement
+        config = measurement.config_index
+        mark = (column.base, len(column), config)
+        known, drafts = self._made.get(key, (mark, []))
+        drafts = drafts[:count] if known == mark else []
+        for number in range(len(drafts), count):
+            skip = number * BLOCK_POINTS_MAX
+            block = make_block(column, measurement.config.policy, config, skip)
+            drafts.append(encode_chore(block, measurement.room.namespace))
+        return mark, drafts
 
     def _measurement_drafts(self, measurement: Measurement, now_ns: int) -> list[Draft]:
         drafts: list[Draft] = []
@@ -417,10 +434,6 @@ class TimeSeries:
     def chores(self, now_ns: int, limit: int) -> list[Draft]:
         """Return blocks, trims and rollups to propose."""
         return self._chores.drafts(now_ns, limit)
-
-    def first_pinned(self) -> int | None:
-        """Return the oldest block."""
-        return self._store.pins.first()
 
     def pinned(self, first_index: int, last_index: int) -> Sequence[int]:
         """Return the blocks from first to last."""

@@ -7,7 +7,7 @@ second never reads the state and may run on another thread. So a query sees one 
 thread waits for the other. Blocks are entries and never change. A block that the state dropped
 after the cut may be deleted when it is read; then ``read_block`` raises, and the query is repeated.
 
-``QueryEngine`` is both halves on one thread. Nothing here knows a transport or changes state.
+Nothing here knows a transport or changes state.
 
 A query selects the series of a measurement by matchers, reads one field of each between two times
 (the end is not included), splits time into windows, and aggregates each window. Windows
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onelog.projections.errors import BadPayload
+from onelog.projections.limits import U64_MAX, find_out_of_bounds
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
 from onelog.projections.timeseries.aggregate import (
@@ -44,9 +44,6 @@ from onelog.projections.timeseries.aggregate import (
 from onelog.projections.timeseries.columns import ColumnCut, Cuts, Times, Values
 from onelog.projections.timeseries.limits import (
     BLOCK_POINTS_MAX,
-    CACHE_SIZE_MAX,
-    QUERY_POINTS_MAX,
-    QUERY_SERIES_MAX,
     TIME_NS_MAX,
     TIME_NS_MIN,
 )
@@ -54,7 +51,6 @@ from onelog.projections.timeseries.names import (
     Matcher,
     SeriesName,
     Tags,
-    compile_matchers,
     format_series,
     parse_series,
 )
@@ -87,18 +83,26 @@ class Query:
     limit: int = 0
     row_limit: int = 0
 
-    def invalid(self) -> int | None:
-        """Return the first number that does not fit, None if all do."""
-        if not TIME_NS_MIN <= self.start_ns < self.end_ns <= TIME_NS_MAX + 1:
-            return self.end_ns
-        if not 0 <= self.window_ns <= TIME_NS_MAX or not 0 <= self.offset_ns <= TIME_NS_MAX:
-            return self.window_ns
+    def invalid(self) -> str | None:
+        """Return what is wrong with the query, in words; None if nothing is."""
+        if self.end_ns <= self.start_ns:
+            return f"to_ns is {self.end_ns}, which is not above from_ns, {self.start_ns}"
         if not 0.0 <= self.percent <= 100.0:
-            return 0
+            return f"parameter is {self.percent:g}; a percentile is 0 to 100"
         if self.topk and self.function is None:
-            return self.topk
-        numbers = (self.topk, self.limit, self.row_limit)
-        return next((number for number in numbers if number < 0), None)
+            return f"top is {self.topk}, which is for aggregates"
+        found = find_out_of_bounds((
+            ("from_ns", self.start_ns, TIME_NS_MIN, TIME_NS_MAX),
+            ("to_ns", self.end_ns, TIME_NS_MIN, TIME_NS_MAX + 1),
+            ("window_ns", self.window_ns, 0, TIME_NS_MAX),
+            ("offset_ns", self.offset_ns, 0, TIME_NS_MAX),
+            ("top", self.topk, 0, U64_MAX),
+            ("limit", self.limit, 0, U64_MAX),
+            ("row_limit", self.row_limit, 0, U64_MAX),
+        ))  # fmt: skip
+        if found is None:
+            return None
+        return f"{found.name} is {found.value}; allowed: {found.least} to {found.most}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,9 +147,9 @@ class Plan:
 class Bounds:
     """The limits of one query."""
 
-    series: int = QUERY_SERIES_MAX
-    points: int = QUERY_POINTS_MAX
-    values: int = QUERY_POINTS_MAX  # in the result
+    series: int
+    points: int  # that are read, which takes up to 32 bytes each meanwhile
+    values: int  # in the result
 
     def refuse(self, found: int, limit: int) -> Refused | None:
         """Return a refusal if ``found`` is above ``limit``."""
@@ -217,7 +221,7 @@ class _Cutter:
 class Reader:
     """Runs plans over one log. One reader is used by one thread."""
 
-    def __init__(self, read_block: ReadBlock, cache_size_max: int = CACHE_SIZE_MAX) -> None:
+    def __init__(self, read_block: ReadBlock, cache_size_max: int) -> None:
         self.cache = BlockCache(read_block, cache_size_max)
 
     def run(
@@ -273,40 +277,6 @@ class Reader:
             if len(points[0]):
                 parts.append(points)
         return parts
-
-
-class QueryEngine:
-    """Answers queries from a projection and its log, all on one thread."""
-
-    def __init__(
-        self, series: TimeSeries, read_block: ReadBlock, cache_size_max: int = CACHE_SIZE_MAX
-    ) -> None:
-        self._series = series
-        self._reader = Reader(read_block, cache_size_max)
-
-    @property
-    def cache(self) -> BlockCache:
-        """The blocks that are kept in memory."""
-        return self._reader.cache
-
-    def query(self, namespace: str, query: Query) -> list[Row] | Refused:
-        """Run a query; raise ``CorruptBlock`` if the log does not hold what the state says."""
-        invalid = query.invalid()
-        if invalid is not None:
-            return Refused(Reason.QUERY_INVALID, invalid)
-        measurement = find_measurement(self._series, namespace, query.measurement)
-        if isinstance(measurement, Refused):
-            return measurement
-        try:
-            ids = measurement.index.select(compile_matchers(query.matchers))
-        except BadPayload as error:
-            return Refused(error.reason, error.detail)
-        bounds = Bounds(QUERY_SERIES_MAX, QUERY_POINTS_MAX)
-        plan = plan_query(measurement, query, ids.tolist(), bounds)
-        if isinstance(plan, Refused):
-            return plan
-        found = self._reader.run(plan, bounds)
-        return found if isinstance(found, Refused) else found.rows
 
 
 def _fold(query: Query, cutter: _Cutter, parts: list[Points]) -> tuple[Times, Values, float] | None:

@@ -106,12 +106,16 @@ class Pattern:
         return tuple(at for at in sorted(seen) if self._program[at][0] in kinds)
 
 
+_TOO_LONG = f"takes more than {PATTERN_STEPS_MAX} steps, repetitions written out,"
+
+
 class _Compiler:
     """Turns the text of a pattern into a program; raises ``BadPayload`` with the position."""
 
     def __init__(self, text: str) -> None:
         if len(text.encode()) > PATTERN_SIZE_MAX:
-            raise BadPayload(Reason.MATCHER_INVALID, PATTERN_SIZE_MAX)
+            words = f"a pattern of {len(text.encode())} bytes, limit {PATTERN_SIZE_MAX}"
+            raise BadPayload(Reason.MATCHER_INVALID, PATTERN_SIZE_MAX, words)
         self._text = text
         self._at = 0
         self._depth = 0
@@ -127,8 +131,9 @@ class _Compiler:
         program.append((_MATCH, 0, 0, _ANY, False))
         return program
 
-    def _invalid(self) -> BadPayload:
-        return BadPayload(Reason.MATCHER_INVALID, self._at)
+    def _invalid(self, words: str = "is not understood") -> BadPayload:
+        message = f"the pattern {self._text!r} {words} at character {self._at}"
+        return BadPayload(Reason.MATCHER_INVALID, self._at, message)
 
     def _peek(self) -> str:
         return self._text[self._at : self._at + 1]
@@ -143,7 +148,7 @@ class _Compiler:
     def _alternatives(self) -> list[_Step]:
         self._depth += 1
         if self._depth > PATTERN_DEPTH_MAX:
-            raise self._invalid()
+            raise self._invalid(f"nests more than {PATTERN_DEPTH_MAX} groups")
         program = self._sequence()
         while self._peek() == "|":
             self._at += 1
@@ -168,7 +173,7 @@ class _Compiler:
 
     def _bound(self, program: list[_Step]) -> None:
         if len(program) > PATTERN_STEPS_MAX:
-            raise self._invalid()
+            raise self._invalid(_TOO_LONG)
 
     def _repeated(self, atom: list[_Step]) -> list[_Step]:
         character = self._peek()
@@ -186,7 +191,7 @@ class _Compiler:
         size = len(atom)
         optional = size + 2 if most is None else (most - least) * (size + 1)
         if least * size + optional > PATTERN_STEPS_MAX:
-            raise self._invalid()
+            raise self._invalid(_TOO_LONG)
         program: list[_Step] = []
         for _ in range(least):
             program += _moved(atom, len(program))
@@ -215,8 +220,10 @@ class _Compiler:
         digits = ""
         while self._peek() and self._peek() in "0123456789" and len(digits) < 4:
             digits += self._take()
-        if not digits or int(digits) > PATTERN_REPEAT_MAX:
+        if not digits:
             raise self._invalid()
+        if int(digits) > PATTERN_REPEAT_MAX:
+            raise self._invalid(f"repeats something more than {PATTERN_REPEAT_MAX} times")
         return int(digits)
 
     def _atom(self) -> list[_Step]:

@@ -211,14 +211,13 @@ GARBAGE_MAX = 1_024
 class Pins:
     """A sorted set of indexes."""
 
-    __slots__ = ("_first", "_gone", "_indexes", "_kept", "_undo")
+    __slots__ = ("_gone", "_indexes", "_kept", "_undo")
 
     def __init__(self, undo: UndoLog) -> None:
         self._undo = undo
         self._indexes = array("Q")
         self._kept = bytearray()
         self._gone = 0
-        self._first = 0  # no kept place is before it
 
     def __len__(self) -> int:
         return len(self._indexes) - self._gone
@@ -239,15 +238,6 @@ class Pins:
             self._gone += 1
             self._undo.note(partial(self._keep_again, place))
         self._undo.defer(self._close_up)
-
-    def first(self) -> int | None:
-        """Return the lowest index."""
-        place = self._kept.find(1, self._first)
-        if place < 0:
-            return None
-        if not self._undo.active:
-            self._first = place
-        return self._indexes[place]
 
     def between(self, first_index: int, last_index: int) -> list[int]:
         """Return the indexes from first to last, ascending."""
@@ -275,7 +265,7 @@ class Pins:
         if self._gone > len(self) + GARBAGE_MAX:
             self._indexes = array("Q", self.between(0, 2**64 - 2))
             self._kept = bytearray(b"\x01" * len(self._indexes))
-            self._gone = self._first = 0
+            self._gone = 0
 
     def _take_last(self) -> None:
         self._indexes.pop()
@@ -284,7 +274,6 @@ class Pins:
     def _keep_again(self, place: int) -> None:
         self._kept[place] = 1
         self._gone -= 1
-        self._first = min(self._first, place)
 
 
 # Store
@@ -541,7 +530,6 @@ class Store:
         column: Column,
         *,
         buffer: tuple[bytearray, bytearray] | None = None,
-        base: int | None = None,
         rows: Rows | None = None,
         deleted: tuple[DeletedRange, ...] | None = None,
     ) -> None:
@@ -554,8 +542,6 @@ class Store:
         self.buffer_size -= len(column.times) + len(column.values)
         if buffer is not None:
             column.times, column.values = buffer
-        if base is not None:
-            column.base = base
         if rows is not None:
             old, new = (set(each[:, 0].tolist()) for each in (column.rows(), rows))
             assert new <= old, "blocks are added by add_block"

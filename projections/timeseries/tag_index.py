@@ -100,10 +100,6 @@ class TagIndex:
         """Return how many values each tag has, by tag."""
         return {tag: len(self._tags[tag]) for tag in sorted(self._tags)}
 
-    def values(self, tag: str) -> list[str]:
-        """Return the values of a tag, sorted."""
-        return sorted(self._tags.get(tag, ()))
-
     def memory(self) -> int:
         """Return the bytes held."""
         depth = 8 * sum(map(len, self._tags))

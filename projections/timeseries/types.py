@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-from onelog.projections.limits import TTL_NS_MAX
+from onelog.projections.limits import TTL_NS_MAX, OutOfBounds, find_out_of_bounds
 from onelog.projections.timeseries.limits import (
     SERIES_DEFAULT,
     SERIES_MAX,
@@ -59,13 +59,12 @@ class Config:
     retention_ns: int = 0  # points older than this may be dropped; 0: kept
     series_max: int = SERIES_DEFAULT
 
-    def invalid(self) -> int | None:
+    def invalid(self) -> OutOfBounds | None:
         """Return the first setting that is outside its bounds, None if all are inside."""
-        if self.retention_ns > TTL_NS_MAX:
-            return self.retention_ns
-        if not 1 <= self.series_max <= SERIES_MAX:
-            return self.series_max
-        return None
+        return find_out_of_bounds((
+            ("retention_ns", self.retention_ns, 0, TTL_NS_MAX),
+            ("series_max", self.series_max, 1, SERIES_MAX),
+        ))  # fmt: skip
 
     def encode(self) -> bytes:
         """Return the bytes of docs/timeseries.md."""

@@ -25,7 +25,7 @@ STEP = pa.struct([("member", pa.string()), ("element", pa.int64())])
 
 GET = 0x20  # only in a transaction: the key is the body
 _MEMBER, _ELEMENT, _PAST_END = 1, 2, 3
-_OPTION_TTL, _OPTION_LEASE, _OPTION_EXPECTED = 1, 2, 4
+_OPTION_TTL, _OPTION_LEASE, _OPTION_EXPECTED, _OPTION_VERSION = 1, 2, 4, 8
 
 
 def find_kind(operation: str) -> int:
@@ -163,7 +163,7 @@ def _read_delete(fields: Fields, found: Operations, rows: NDArray[np.intp]) -> N
 
 
 def _read_touch(fields: Fields, found: Operations, rows: NDArray[np.intp]) -> None:
-    options, size = _read_options(fields, _OPTION_EXPECTED)
+    options, size = _read_options(fields, _OPTION_EXPECTED | _OPTION_VERSION)
     found.set_numbers("ttl_ns", rows, fields.u64())
     _read_optional(fields, found, rows, options)
     found.set_spans("key", rows, fields.fixed(size))

@@ -41,7 +41,7 @@ _SCHEMA = pa.schema(
 
 # Operations whose payloads lack the common prefix and are opaque.
 _OPAQUE = types_of("system", "noop", "raft_config")
-_STREAM_FIRST = types_of("stream") - types_of("stream", "append", "retain")
+_STREAM_FIRST = types_of("stream") - types_of("stream", "append", "retain", "trim_to")
 _MEASUREMENT_FIRST = types_of("timeseries") - types_of(
     "timeseries", "ts_write", "ts_write_batch", "ts_block"
 )

@@ -35,6 +35,8 @@ Numbers = NDArray[np.int64]
 
 Layout = Callable[["Part"], None]
 
+RANGES_MAX = 100  # of entries, at the end of an operation that passes over them
+
 
 class _List(NamedTuple):
     """The counted lists at the end of the entries of one type."""
@@ -223,6 +225,28 @@ class Part:
         """Read bytes after a size of one byte."""
         if where is None or where.any():
             self._set_span(name, self.fields.bytes8(where), where)
+
+    def name8(self, name: str, where: Mask) -> Mask:
+        """Read bytes after a size of one byte, of which none means null; return where there are."""
+        spans = self.fields.bytes8(where)
+        has_any = spans.end > spans.start
+        self._set_span(name, spans, has_any)
+        return has_any
+
+    def ranges(self, where: Mask) -> Mask:
+        """Read ranges of entries at the end, which have no column; return where there are any."""
+        fields = self.fields
+        counts = fields.u16(where)
+        if (counts > RANGES_MAX).any():
+            raise CorruptPayload("too many ranges")
+        last_before = np.zeros(len(counts), np.uint64)
+        is_first = np.ones(len(counts), np.bool_)
+        for rows, part in fields.each(counts):
+            first, last = part.u64(), part.u64()
+            if ((first <= last_before[rows]) & ~is_first[rows] | (first > last)).any():
+                raise CorruptPayload("ranges do not ascend")
+            last_before[rows], is_first[rows] = last, False
+        return counts > 0
 
     def bytes16(self, name: str, where: Mask | None = None) -> None:
         """Read bytes after a size of two bytes."""

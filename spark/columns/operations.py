@@ -29,6 +29,7 @@ _NAMES: Final = {
         "append", "create", "configure", "delete", "trim", "retain", "group_create",
         "group_configure", "group_delete", "group_join", "group_leave", "group_heartbeat",
         "group_commit", "group_seek", "deliver", "ack", "nack", "dead_letter", "claim",
+        "trim_to",
     ),
 }  # fmt: skip
 

@@ -37,6 +37,7 @@ from onelog.spark.columns.operands import (
 from onelog.spark.columns.operations import TYPES, types_of
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Output, View
+from onelog.ual.errors import CorruptPayload
 
 _OWN = own_schema(
     pa.field("queue_id", pa.int64(), nullable=False),
@@ -54,6 +55,7 @@ _OWN = own_schema(
     pa.field("body", pa.binary()),
     pa.field("limit", pa.int64()),  # messages that a lease, purge or redrive takes at most
     pa.field("visibility_ns", pa.int64()),
+    pa.field("consumer", pa.binary()),  # that a lease is pushed to
     pa.field("failure", pa.string()),  # of a nack; of a redrive: what a failure must contain
     pa.field("strict", pa.bool_()),
     pa.field("leased_too", pa.bool_()),
@@ -126,6 +128,11 @@ def _lease(part: Part) -> None:
     part.u64("queue_id")
     part.u16("limit")
     part.u64("visibility_ns")
+    has_tail = part.fields.at < part.fields.end
+    is_ended = part.ranges(has_tail) & (part.fields.at == part.fields.end)
+    has_name = has_tail & ~is_ended
+    if (part.name8("consumer", has_name) != has_name).any():
+        raise CorruptPayload("a consumer without a name")
 
 
 def _settle(part: Part) -> None:

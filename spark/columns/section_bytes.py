@@ -35,15 +35,16 @@ Returns where the first incomplete record starts, and how many bytes it needs at
 class SectionBytes:
     """A piece of a section, and the position up to which it was read."""
 
-    __slots__ = ("_chunks", "at", "data")
+    __slots__ = ("_chunks", "at", "data", "version")
 
     def __init__(self, chunks: Iterable[bytes], version: int = 1) -> None:
+        """``version`` is the newest that is known; older ones are read as well."""
         self._chunks = iter(chunks)
         self.data = b""
         self.at = 0
-        found = self.number(U8)
-        if found != version:
-            raise CorruptPayload(f"a section of version {found}, known is {version}")
+        self.version = self.number(U8)
+        if not 1 <= self.version <= version:
+            raise CorruptPayload(f"a section of version {self.version}, known is {version}")
 
     @property
     def left(self) -> int:

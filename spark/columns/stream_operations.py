@@ -1,18 +1,18 @@
 """The view ``stream_operations``: operations on streams and consumer groups, without the records.
 
-Each operation has one row; ``retain``, ``group_commit``, ``deliver``, ``ack`` and ``nack`` have one
-for each partition or record that they name, in order. A ``deliver`` that found nothing has one row
-without an ``offset``. The meaning of ``offset`` depends on the operation:
+Each operation has one row; ``trim_to``, ``retain``, ``group_commit``, ``deliver``, ``ack`` and
+``nack`` have one for each partition or record that they name, in order. A ``deliver`` that found
+nothing has one row without an ``offset``. The meaning of ``offset`` depends on the operation:
 
-* ``trim`` with cause ``request``, ``retain``: records below it are dropped;
+* ``trim`` with cause ``request``, ``trim_to``, ``retain``: records below it are dropped;
 * ``group_create``, ``group_seek``: where the group continues; 0 is the first kept record, and -1
   (``group_create`` only) the next record to arrive;
 * ``group_commit``: everything below it is processed;
 * ``deliver``, ``ack``, ``nack``: the record.
 
-If an operation may name a ``partition``, null means all partitions. ``retain`` has only the id of
-its stream, so it has no row if streams are selected by name. The entry of a ``claim`` does not say
-which records it got.
+If an operation may name a ``partition``, null means all partitions. ``trim_to`` and ``retain`` have
+only the id of their stream, so they have no row if streams are selected by name. The entry of a
+``claim`` does not say which records it got.
 """
 
 import numpy as np
@@ -25,6 +25,7 @@ from onelog.spark.columns.operands import (
     Layout,
     Operands,
     Part,
+    has,
     list_rows,
     own_schema,
     whole_schema,
@@ -58,19 +59,25 @@ _OWN = own_schema(
     pa.field("shared", pa.bool_()),
     pa.field("max_deliveries", pa.int32()),
     pa.field("dead_letter_stream", pa.string()),
+    pa.field("filtered", pa.bool_()),  # whether the members of a group get some records only
+    pa.field("key_hash", pa.string()),  # how keys of a stream select partitions
 )
-_PLAIN = pa.schema([field for field in _OWN if field.name != "cause"])
+_NAMED = ("cause", "key_hash")
+_PLAIN = pa.schema([field for field in _OWN if field.name not in _NAMED])
 
 _PAST_GROUPS = 0x01
-_SHARED = 0x01
+_SHARED, _FILTERED = 0x01, 0x02
 _PARTITION_ANY = 0xFFFF
 _CAUSES = (None, "request", "age", "size", "count", None)
 _REQUEST = 1
+_KEY_HASHES = ("crc32c", "mixed", None)
 
 _PLACE_SIZE = 9
 _PLACE = {"partition": (0, "<u1"), "offset": (1, "<u8")}
 _CUT_SIZE = 10
 _CUT = {"partition": (0, "<u1"), "cause": (1, "<u1"), "offset": (2, "<u8")}
+_TRIM_CUT_SIZE = 33
+_TRIM_CUT = {"partition": (0, "<u1"), "offset": (1, "<u8")}
 _OFFSET_SIZE = 8
 _OFFSET = {"offset": (0, "<u8")}
 
@@ -80,6 +87,9 @@ def _create(part: Part) -> None:
     part.bytes8("stream")
     part.u16("partition_count")
     _retention(part)
+    # Streams from before there was a choice have no byte for it.
+    chosen = part.fields.at < part.fields.end
+    part.number("key_hash", part.fields.u8(chosen), np.ones(len(chosen), np.bool_))
 
 
 def _configure(part: Part) -> None:
@@ -115,6 +125,13 @@ def _partition_or_all(part: Part) -> None:
     part.number("partition", partitions, partitions != _PARTITION_ANY)
 
 
+def _trim_to(part: Part) -> None:
+    part.u64("stream_id")
+    part.u8("cause")
+    part.flag("past_groups", part.options(_PAST_GROUPS), _PAST_GROUPS)
+    part.list(_TRIM_CUT_SIZE, _TRIM_CUT)
+
+
 def _retain(part: Part) -> None:
     part.u64("stream_id")
     part.list(_CUT_SIZE, _CUT)
@@ -137,9 +154,12 @@ def _group_configure(part: Part) -> None:
 
 
 def _group_config(part: Part) -> None:
-    part.flag("shared", part.options(_SHARED), _SHARED)
+    options = part.options(_SHARED | _FILTERED)
+    part.flag("shared", options, _SHARED)
+    part.flag("filtered", options, _FILTERED)
     part.u16("max_deliveries")
     part.bytes8("dead_letter_stream")
+    part.fields.bytes16(has(options, _FILTERED))
 
 
 def _group_join(part: Part) -> None:
@@ -193,6 +213,7 @@ def _claim(part: Part) -> None:
     _group_fence(part)
     part.u64("idle_ns")
     part.u16("limit")
+    part.ranges(part.fields.at < part.fields.end)
 
 
 _BY_NAME: dict[str, Layout] = {
@@ -200,6 +221,7 @@ _BY_NAME: dict[str, Layout] = {
     "configure": _configure,
     "delete": _delete,
     "trim": _trim,
+    "trim_to": _trim_to,
     "retain": _retain,
     "group_create": _group_create,
     "group_configure": _group_configure,
@@ -215,14 +237,15 @@ _BY_NAME: dict[str, Layout] = {
     "claim": _claim,
 }
 _LAYOUTS = {TYPES["stream", name]: layout for name, layout in _BY_NAME.items()}
-_WITH_LIST = types_of("stream", "retain", "group_commit", "deliver", "ack", "nack")
+_WITH_LIST = types_of("stream", "trim_to", "retain", "group_commit", "deliver", "ack", "nack")
 
 
 def _decode(block: Block, output: Output) -> None:
     operands = Operands(block, _LAYOUTS)
     operands.select(_wanted(operands, output.request.selection))
     operands.add_columns(output, _PLAIN)
-    output.add("cause", lambda: _causes(operands))
+    output.add("cause", lambda: _named(operands, "cause", _CAUSES))
+    output.add("key_hash", lambda: _named(operands, "key_hash", _KEY_HASHES))
 
 
 def _wanted(operands: Operands, selection: Selection) -> NDArray[np.bool_]:
@@ -233,9 +256,11 @@ def _wanted(operands: Operands, selection: Selection) -> NDArray[np.bool_]:
     return mask
 
 
-def _causes(operands: Operands) -> pa.Array:
-    numbers, _ = operands.row_numbers("cause")
-    return arrays.named(np.minimum(numbers, np.uint64(len(_CAUSES) - 1)), _CAUSES)
+def _named(operands: Operands, column: str, names: tuple[str | None, ...]) -> pa.Array:
+    """Return a number of each row as one of ``names``; the last is that of unknown ones."""
+    numbers, valid = operands.row_numbers(column)
+    numbers = np.where(valid, numbers, np.uint64(len(names) - 1))
+    return arrays.named(np.minimum(numbers, np.uint64(len(names) - 1)), names)
 
 
 def _count(block: Block) -> NDArray[np.int64]:

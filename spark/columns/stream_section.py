@@ -23,6 +23,7 @@ STREAMS_SCHEMA = pa.schema(
         pa.field("size_max", pa.int64(), nullable=False),
         pa.field("count_max", pa.int64(), nullable=False),
         pa.field("past_groups", pa.bool_(), nullable=False),
+        pa.field("key_hash", pa.string(), nullable=False),  # how keys select partitions
         pa.field("producers", pa.int64(), nullable=False),
         pa.field("dead_letters", pa.int64(), nullable=False),
         pa.field("groups", pa.int64(), nullable=False),
@@ -48,6 +49,7 @@ GROUPS_SCHEMA = pa.schema(
         pa.field("shared", pa.bool_(), nullable=False),
         pa.field("max_deliveries", pa.int32(), nullable=False),
         pa.field("dead_letter", pa.string()),  # the stream that takes dead letters
+        pa.field("filtered", pa.bool_(), nullable=False),  # members get some records only
         pa.field("members", pa.int32(), nullable=False),
         pa.field("partition", pa.int32(), nullable=False),
         pa.field("owner", pa.int64()),  # the member that has the partition
@@ -61,6 +63,9 @@ GROUPS_SCHEMA = pa.schema(
 )
 BATCH_ROWS = 4_096
 
+_VERSION = 2  # version 1 has neither filters of groups nor hashes of keys
+_KEY_HASHES = ("crc32c", "mixed")
+_SHARED, _FILTERED = 0x01, 0x02
 _RETENTION = struct.Struct("<QQQB")
 _PARTITION = struct.Struct("<QQQQQBB")
 _TRIM_SIZE, _MARK_SIZE, _DEAD_SIZE = 17, 32, 16
@@ -100,7 +105,7 @@ def _batches(rows: Iterator[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]
 
 def _streams(chunks: Iterable[bytes]) -> Iterator[tuple[list[Row], list[Row]]]:
     """Yield the rows of partitions and of groups, stream by stream."""
-    section = SectionBytes(chunks)
+    section = SectionBytes(chunks, _VERSION)
     for _ in range(section.number(U16)):
         namespace = section.text(U8)
         for _ in range(section.number(U32)):
@@ -114,6 +119,8 @@ def _stream(section: SectionBytes, namespace: str) -> tuple[list[Row], list[Row]
     partition_count = section.number(U16)
     age_ns, size_max, count_max, options = section.fields(_RETENTION)
     refuse(options > 1, "an unknown option of a retention")
+    key_hash = section.number(U8) if section.version >= _VERSION else 0
+    refuse(key_hash >= len(_KEY_HASHES), "an unknown hash of keys")
     partitions = [_partition(section, number) for number in range(partition_count)]
     producers = section.number(U32)
     for _ in range(producers):
@@ -130,6 +137,7 @@ def _stream(section: SectionBytes, namespace: str) -> tuple[list[Row], list[Row]
         "size_max": size_max,
         "count_max": count_max,
         "past_groups": bool(options),
+        "key_hash": _KEY_HASHES[key_hash],
         "producers": producers,
         "dead_letters": dead_letters,
         "groups": len(groups),
@@ -162,8 +170,10 @@ def _partition(section: SectionBytes, number: int) -> Row:
 def _group(section: SectionBytes, names: Row, ends: list[int]) -> list[Row]:
     name = section.text(U8)
     group_id, generation, options, max_deliveries = section.fields(_GROUP)
-    refuse(options > 1, "an unknown option of a group")
+    refuse(options > _SHARED | _FILTERED, "an unknown option of a group")
     dead_letter = section.text(U8)
+    if options & _FILTERED:
+        section.sized(U16)
     count = len(ends)
     numbers = section.fields(struct.Struct(f"<{2 * count}Q"))
     owners, delivered = numbers[:count], numbers[count:]
@@ -184,9 +194,10 @@ def _group(section: SectionBytes, names: Row, ends: list[int]) -> list[Row]:
         "group": name,
         "group_id": group_id,
         "generation": generation,
-        "shared": bool(options),
+        "shared": bool(options & _SHARED),
         "max_deliveries": max_deliveries,
         "dead_letter": dead_letter or None,
+        "filtered": bool(options & _FILTERED),
         "members": len(deadlines),
     }
     return [

@@ -193,7 +193,7 @@ class DirectoryTarget:
     def __init__(self, name: str, path: Path, files: Files | None = None) -> None:
         self.name = name
         self.path = path
-        self._files = files or DiskFiles()
+        self._files = files or DiskFiles(is_shared=True)
 
     def lock(self) -> Lock:
         """See ``Target.lock``."""

@@ -28,7 +28,6 @@ from onelog.errors import InvalidArgument, NotFound, OnelogError
 from onelog.spark.load.columns import Kind
 from onelog.spark.load.targets import Target
 
-FORMATS = ("parquet", "json", "csv")
 FILES_MAX = 10_000
 BLOCK_BYTES = 8 << 20
 BATCH_ROWS = 8_192

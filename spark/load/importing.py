@@ -102,7 +102,7 @@ class Receipt:
     def write(self, path: Path) -> None:
         """Write the receipt to a file, whole or not at all."""
         try:
-            replace_file(DiskFiles(), path, [encode_json_file(self.encode())])
+            replace_file(DiskFiles(is_shared=True), path, [encode_json_file(self.encode())])
         except OSError as error:
             path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)
             raise FailedPrecondition(

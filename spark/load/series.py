@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from onelog.client.timeseries import fill_points
+from onelog.client.timeseries import to_points
 from onelog.errors import InvalidArgument
 from onelog.spark.load.columns import Column, Kind, check
 from onelog.spark.load.targets import CHUNK_ROWS_MAX, NAME_SIZE_MAX, Target
@@ -126,13 +126,14 @@ class Series(Target):
         values = {name: _to_numpy(each) for name, each in fields.items()}
         for tags, at in self._groups(rows, valid):
             there = valid[at[0]]
-            fill_points(
-                request.series.add(),
-                times[at],
-                {name: values[name][at] for name, is_there in zip(values, there, strict=True)
-                 if is_there},
-                tags,
-            )  # fmt: skip
+            columns = {
+                name: values[name][at]
+                for name, is_there in zip(values, there, strict=True)
+                if is_there
+            }
+            # As datetime64, so that a time of 1970 is not mistaken for seconds.
+            points = to_points(times[at].view("datetime64[ns]"), columns, tags)
+            points.fill(request.series.add())
 
     def _groups(
         self, rows: pa.RecordBatch, valid: NDArray[np.bool_]

@@ -20,7 +20,7 @@ from onelog.spark.options import parse_tls
 TTL_S_MAX = 100 * 365 * 86_400.0
 _OF_ALL = frozenset((
     "to", "endpoint", "namespace", "job", "timeout", "progress_ttl",
-    "token", "tls", "tls_ca", "tls_cert", "tls_key", "tls_name",
+    "tls", "tls_ca", "tls_cert", "tls_key", "tls_name",
 ))  # fmt: skip
 # Options of each target besides those.
 _OF_TARGETS = {
@@ -71,7 +71,7 @@ def parse_write(options: Mapping[str, str]) -> WriteSettings:
     return WriteSettings(
         _target(to, given),
         _endpoints(given.get("endpoint", DEFAULT_ENDPOINT)),
-        ClientOptions(token=given.get("token") or None, tls=parse_tls(given)),
+        ClientOptions(tls=parse_tls(given)),
         limits,
         Job(given["job"]) if "job" in given else None,
     )

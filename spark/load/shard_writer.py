@@ -135,7 +135,7 @@ class ShardWriter:
         return self._request(before.encode(), after)
 
     def _request(self, before: bytes | None, after: Progress) -> pipeline_pb2.TransactRequest:
-        request = pipeline_pb2.TransactRequest(namespace=self._namespace)
+        request = pipeline_pb2.TransactRequest(namespace=self._namespace, by_shard=True)
         condition = request.conditions.add(key=self.key)
         if before is None:
             condition.exists = False

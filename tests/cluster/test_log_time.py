@@ -1,5 +1,6 @@
 """Log time under clocks that jump, crawl and run backwards."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,7 +74,7 @@ def test_a_new_leader_far_from_the_last_ones_time_goes_on_from_there_and_reports
     for wrong in (3600 * SECOND, -3600 * SECOND):
         clocks = Clocks(wall_ns=10_000 * SECOND + wrong)
         clocks.last_ns = 10_000 * SECOND
-        clocks.time.heard(clocks.last_ns)
+        clocks.time.heard(clocks.last_ns, 0.0)
         clocks.monotonic_ns += 5 * SECOND
         clocks.wall_ns += 5 * SECOND
         clocks.time.start()
@@ -84,7 +85,7 @@ def test_a_new_leader_far_from_the_last_ones_time_goes_on_from_there_and_reports
 def test_a_new_leader_close_to_the_last_ones_time_starts_at_its_own_clock() -> None:
     clocks = Clocks(wall_ns=10_001 * SECOND)
     clocks.last_ns = 10_000 * SECOND
-    clocks.time.heard(clocks.last_ns)
+    clocks.time.heard(clocks.last_ns, 0.0)
     clocks.time.start()
     assert clocks.time.now_ns() == 10_001 * SECOND
     assert not clocks.time.is_alarming
@@ -105,7 +106,7 @@ def test_a_leader_that_slows_down_is_followed() -> None:
     """What was heard first must not run ahead of it, or the next leader would begin there."""
     clocks = Clocks(wall_ns=10_000 * SECOND)
     for second in range(600):
-        clocks.time.heard(10_000 * SECOND + int(second * SECOND * (1 - SLEW)))
+        clocks.time.heard(10_000 * SECOND + int(second * SECOND * (1 - SLEW)), 0.0)
         clocks.monotonic_ns += SECOND
     clocks.wall_ns = 10_540 * SECOND
     clocks.time.start()
@@ -115,7 +116,36 @@ def test_a_leader_that_slows_down_is_followed() -> None:
 
 def test_what_was_long_on_its_way_does_not_turn_time_back() -> None:
     clocks = Clocks(wall_ns=20_000 * SECOND)
-    clocks.time.heard(10_000 * SECOND)
-    clocks.time.heard(9_000 * SECOND)
+    clocks.time.heard(10_000 * SECOND, 0.0)
+    clocks.time.heard(9_000 * SECOND, 0.0)
     clocks.time.start()
     assert clocks.time.now_ns() == 10_000 * SECOND
+
+
+@pytest.mark.parametrize("travelled_s", [8.0, float("inf")])
+def test_what_was_sent_before_a_network_was_cut_does_not_hold_time_back(travelled_s: float) -> None:
+    """It says what time it was then; the next leader would begin there, with an alarm."""
+    clocks = Clocks(wall_ns=10_000 * SECOND)
+    clocks.time.heard(10_000 * SECOND, 0.0)
+    clocks.monotonic_ns += 8 * SECOND
+    clocks.wall_ns += 8 * SECOND
+    clocks.time.heard(10_001 * SECOND, travelled_s)
+    clocks.time.start()
+    assert clocks.time.now_ns() == 10_008 * SECOND
+    assert not clocks.time.is_alarming
+
+
+def test_a_follower_reports_a_wall_clock_that_is_wrong_until_it_is_right_again() -> None:
+    """Before it leads, and after it has led: by what a leader says, if that came soon."""
+    clocks = Clocks(wall_ns=10_000 * SECOND)
+    clocks.time.start()
+    clocks.pass_time(SECOND, 3600 * SECOND)
+    assert clocks.time.is_alarming
+    clocks.wall_ns -= 3600 * SECOND
+    clocks.time.heard(clocks.wall_ns, 0.1)
+    assert not clocks.time.is_alarming
+    clocks.wall_ns += 3600 * SECOND
+    clocks.time.heard(clocks.wall_ns - 3600 * SECOND, 9.0)
+    assert not clocks.time.is_alarming
+    clocks.time.heard(clocks.wall_ns - 3600 * SECOND, 0.1)
+    assert clocks.time.is_alarming

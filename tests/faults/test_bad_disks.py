@@ -1,15 +1,27 @@
 """Disks that are full, broken or lying: clear errors, an intact log, and work goes on after."""
 
 import errno
+import math
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from onelog.ual.errors import DiskFull, LogFailed
+from onelog.ual.errors import DiskFull, LogFailed, TooManyOpenFiles
 from onelog.ual.log_config import LogConfig
 from tests.simulation.disk import CrashPolicy, SimDisk
-from tests.ual.shards import append_one, fill, make_shard, new_log, open_shard, settle, settle_to
+from tests.ual.shards import (
+    append_one,
+    close_active,
+    drop_before,
+    fill,
+    make_shard,
+    new_log,
+    open_shard,
+    seal_closed,
+    settle,
+    settle_to,
+)
 
 
 def test_below_the_minimum_of_free_space_appends_are_refused_and_reads_go_on() -> None:
@@ -27,7 +39,7 @@ def test_below_the_minimum_of_free_space_appends_are_refused_and_reads_go_on() -
     with pytest.raises(DiskFull, match="must stay free"):
         fill_up()
     settle(log)
-    log.seal()  # what the minimum is kept for
+    seal_closed(log)  # what the minimum is kept for
 
     assert len(payloads) > 50
     assert [entry.payload for entry in log.scan(1)] == payloads
@@ -45,8 +57,13 @@ def test_a_disk_that_fills_in_the_midst_of_anything_keeps_the_log_intact(room: i
     disk.capacity = used + room
     refused = 0
     for _ in range(20):
-        for act in (lambda: payloads.extend(fill(log, 1)), lambda: settle(log), log.seal,
-                    log.close_active, log.checkpoint):  # fmt: skip
+        for act in (
+            lambda: payloads.extend(fill(log, 1)),
+            lambda: settle(log),
+            lambda: seal_closed(log),
+            lambda: close_active(log),
+            log.checkpoint,
+        ):
             before = log.last_index
             try:
                 act()
@@ -58,7 +75,7 @@ def test_a_disk_that_fills_in_the_midst_of_anything_keeps_the_log_intact(room: i
     disk.capacity = None
     payloads += fill(log, 3)
     settle(log)
-    log.seal()
+    seal_closed(log)
     log.checkpoint()
     assert [entry.payload for entry in log.scan(1)] == payloads
 
@@ -142,7 +159,7 @@ def test_a_segment_that_could_not_be_created_does_not_outlive_a_cut(operation: s
     settle_to(log, 4)
     disk.fail(operation, errno.ENOSPC, path_contains="seg")  # type: ignore[arg-type]
     with pytest.raises(DiskFull):
-        log.close_active()
+        close_active(log)
     disk.heal()
     log.truncate_from(6)
     for _ in range(9):
@@ -151,6 +168,42 @@ def test_a_segment_that_could_not_be_created_does_not_outlive_a_cut(operation: s
 
     again, _ = open_shard(disk.crash(CrashPolicy.LOST), paths)
     assert again.last_index == log.last_index == 14
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_process_without_descriptors_is_refused_like_a_full_disk_and_goes_on(
+    number: int,
+) -> None:
+    """A new segment, a seal and MANIFEST each open a file; entries go to one that is open."""
+    disk = SimDisk()
+    paths = make_shard(disk)
+    config = LogConfig(4096, segment_bytes_max=900, free_bytes_min=0)
+    log, _ = open_shard(disk, paths, config)
+    payloads = fill(log, 3)
+    close_active(log)
+    disk.fail("create", number, times=math.inf)
+    disk.fail("open", number, times=math.inf)
+
+    def fill_up() -> None:
+        while True:
+            payloads.extend(fill(log, 1))
+
+    with pytest.raises(TooManyOpenFiles, match="ulimit"):
+        fill_up()
+    assert isinstance(log.guard.refusal, TooManyOpenFiles)
+    settle(log)
+    for act in (lambda: seal_closed(log), lambda: close_active(log), log.checkpoint):
+        with pytest.raises(TooManyOpenFiles):
+            act()
+    assert [entry.payload for entry in log.scan(1)] == payloads
+    disk.heal()
+    payloads += fill(log, 3)
+    assert log.guard.refusal is None
+    settle(log)
+    seal_closed(log)
+
+    again, _ = open_shard(disk.crash(CrashPolicy.LOST), paths)
+    assert again.last_index == len(payloads)
 
 
 @pytest.mark.parametrize("operation", ["sync", "rename", "sync_directory"])
@@ -224,17 +277,17 @@ def test_a_full_disk_does_not_keep_a_prefix_from_being_dropped() -> None:
     log = new_log(disk)
     fill(log, 80)
     settle(log)
-    log.seal()
+    seal_closed(log)
     start = log.segments.segments[2].first_index
 
     disk.fail("write", errno.ENOSPC, path_contains="MANIFEST")
     with pytest.raises(DiskFull):
-        log.drop_before(start)
+        drop_before(log, start)
     assert log.first_index == 1
     assert log.segments.read(1).index == 1
 
     disk.fail("create", errno.ENOSPC, path_contains=".tomb")
-    assert log.drop_before(start) == 2
+    assert drop_before(log, start) == 2
     assert log.first_index == start
 
 

@@ -21,7 +21,7 @@ from onelog.ual.entry import Entry
 from onelog.ual.log import Log
 from onelog.ual.segments.sealed import SealedSegment
 from tests.simulation.disk import CrashPolicy, SimDisk
-from tests.ual.shards import make_shard, open_shard
+from tests.ual.shards import close_active, make_shard, open_shard, seal_closed
 
 EPOCHS = 6
 STEPS_PER_EPOCH = 25
@@ -59,10 +59,13 @@ class Workload:
         self.clock_ns = self.log.last_timestamp_ns
         self.term = self.log.last_term + 1
 
+    def close_active(self) -> None:
+        close_active(self.log)
+
     def step(self) -> None:
         actions = [
             (30, self.append), (12, self.sync), (6, self.overlapped_sync), (14, self.commit),
-            (12, self.apply), (3, self.log.close_active), (8, self.seal), (4, self.truncate),
+            (12, self.apply), (3, self.close_active), (8, self.seal), (4, self.truncate),
             (5, self.drop), (2, self.log.checkpoint),
         ]  # fmt: skip
         weights = [weight for weight, _ in actions]
@@ -120,7 +123,7 @@ class Workload:
         self.log.mark_applied(index)
 
     def seal(self) -> None:
-        self.log.seal()
+        seal_closed(self.log)
 
     def truncate(self) -> None:
         log, promise = self.log, self.promise

@@ -17,15 +17,16 @@ from pathlib import Path
 from tests.ual.shards import fill, open_shard, settle
 from onelog.ual.directory import shard_paths
 from onelog.ual.files import DiskFiles
+from tests.ual.shards import drop_before, seal_closed
 
 log, _ = open_shard(DiskFiles(), shard_paths(Path(sys.argv[1]), 0))
 while True:
     fill(log, 3)
     settle(log)
     print(log.durable_index, flush=True)
-    log.seal()
+    seal_closed(log)
     if log.last_index > 400:
-        log.drop_before(log.last_index - 300)
+        drop_before(log, log.last_index - 300)
 """
 
 

@@ -14,7 +14,7 @@ from onelog.snapshot.format import SnapshotHeader
 from onelog.snapshot.notes import CoveredNotes
 from onelog.snapshot.reader import SnapshotReader
 from onelog.snapshot.state import write_state
-from onelog.ual.entry import TYPE_NOOP, Draft, Entry, decode_group, encode_group
+from onelog.ual.entry import TYPE_NOOP, Draft, Entry, decode_entries, encode_group
 from onelog.ual.segments.notes import ApplyNotes
 from tests.formats.golden import golden_path, render_hex
 from tests.simulation.disk import SimDisk
@@ -22,6 +22,8 @@ from tests.simulation.disk import SimDisk
 NAME = "fsnap/snapshot"
 # Of the entries but the last, written when the system section had version 1 and no holds.
 NAME_BEFORE_HOLDS = "fsnap/snapshot_1"
+# Of the same entries, written when the stream section had version 1 and no filters of groups.
+NAME_BEFORE_FILTERS = "fsnap/snapshot_2"
 START_NS = 1_700_000_000_000_000_000
 SECOND_NS = 1_000_000_000
 CREATED_S = 1_700_000_100
@@ -64,7 +66,7 @@ def entries() -> list[Entry]:
             first_index=len(found) + 1,
             timestamp_ns=START_NS + seconds * SECOND_NS,
         )
-        found += decode_group(group)
+        found += decode_entries(group.data)
     return found
 
 

@@ -20,9 +20,18 @@ from tests.formats.independent_reader import (
 )
 
 
-def read_shard(path: Path) -> tuple[list[Entry], list[Segment]]:
-    """Return the entries that may be shown, and the segments with everything in them."""
+def read_shard(
+    path: Path, expected: tuple[str, str, int] | None = None
+) -> tuple[list[Entry], list[Segment]]:
+    """Return the entries that may be shown, and the segments with everything in them.
+
+    ``expected``: the cluster's and the node's id and the shard's number, if they are known.
+    """
     manifest = read_json((path / "MANIFEST").read_bytes())
+    need(manifest["version"] == (2 if "identity" in manifest else 1), "the version")
+    if expected is not None and "identity" in manifest:
+        found_identity = [manifest["identity"][name] for name in ("cluster_id", "node_id", "shard")]
+        need(found_identity == [*expected], "the directory of another shard")
     checkpoint, cut_from_index = manifest["checkpoint"], manifest["cut_from_index"] or NEVER
     _, hint = read_raft((path / "RAFT").read_bytes())
     commit_index, durable_index = checkpoint["commit_index"], checkpoint["durable_index"]

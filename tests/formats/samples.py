@@ -9,18 +9,17 @@ codec what the codec should have done.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from uuid import UUID
 
 import numpy as np
 
-from onelog.ual import manifest as manifest_file
-from onelog.ual.directory import DataDirectory, Founder, Node, System, Topology
+from onelog.ual.directory import DataDirectory, Founder, Node, ShardIdentity, System, Topology
 from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Entry, Group, encode_group
 from onelog.ual.hard_state import HardState, HardStateFile, Hint
-from onelog.ual.manifest import Checkpoint, ColdRange, Manifest, SnapshotRecord
+from onelog.ual.manifest import Checkpoint, ColdRange, Manifest, SnapshotRecord, save
 from onelog.ual.segments.format import (
     ENTRIES_OFFSET,
     FOOTER_SIZE,
@@ -180,6 +179,8 @@ MANIFEST = Manifest(
         generation=0,
     )
 )
+# Version 2: whose log it is.
+MANIFEST_2 = replace(MANIFEST, identity=ShardIdentity(SYSTEM.cluster_id, NODE.node_id, 0))
 MANIFEST_CUT = Manifest(
     Checkpoint(
         first_index=1,
@@ -270,6 +271,12 @@ def directory_file(name: str) -> bytes:
     return disk.contents(path / name)
 
 
+def manifest_file(manifest: Manifest) -> bytes:
+    disk, path = SimDisk(), Path("/MANIFEST")
+    save(disk, path, manifest)
+    return disk.contents(path)
+
+
 def raft_file() -> bytes:
     disk, path = SimDisk(), Path("/RAFT")
     file = HardStateFile.open(disk, path)
@@ -349,11 +356,17 @@ SAMPLES = (
     ),
     Sample("system", "SYSTEM", lambda: directory_file("SYSTEM"), _text_marks),
     Sample("node", "NODE", lambda: directory_file("NODE"), _text_marks),
-    Sample("manifest", "MANIFEST", lambda: manifest_file.encode(MANIFEST), _text_marks),
+    Sample("manifest", "MANIFEST", lambda: manifest_file(MANIFEST), _text_marks),
     Sample(
         "manifest_cut",
         "MANIFEST with the intent of a cut, snapshots and cold ranges",
-        lambda: manifest_file.encode(MANIFEST_CUT),
+        lambda: manifest_file(MANIFEST_CUT),
+        _text_marks,
+    ),
+    Sample(
+        "manifest_2",
+        "MANIFEST that says whose log it is",
+        lambda: manifest_file(MANIFEST_2),
         _text_marks,
     ),
     Sample("raft", "RAFT", raft_file, _raft_marks),

@@ -11,12 +11,12 @@ from crc32c import crc32c
 
 from onelog.ual import manifest as manifest_file
 from onelog.ual.directory import DataDirectory, ShardPaths, shard_paths
-from onelog.ual.entry import FLAG_ZSTD, Entry, check_group, decode_group
+from onelog.ual.entry import FLAG_ZSTD, Entry, check_group, decode_entries
 from onelog.ual.files import Files
 from onelog.ual.hard_state import HardStateFile, inspect_hard_state
 from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
-from onelog.ual.recovery import Survey, open_log
+from onelog.ual.recovery import Cut, Survey, open_log
 from onelog.ual.segments.format import SegmentHeader
 from onelog.ual.segments.sealed import SealedSegment
 from onelog.ual.segments.unsealed import UnsealedSegment
@@ -43,7 +43,7 @@ OLD_VERSIONS = {"system_1"}
 def decoded_group(data: bytes, first_index: int) -> list[Entry]:
     group = check_group(data, 0, first_index)
     assert len(group.data) == len(data)
-    return decode_group(group)
+    return decode_entries(group.data)
 
 
 def opened_segment(name: str, first_index: int) -> SealedSegment:
@@ -147,7 +147,7 @@ def test_the_golden_unsealed_segment_is_read_as_it_was_written() -> None:
     first = check_group(data, 64, 309)
     second = check_group(data, 64 + len(first.data), 311, first.last_timestamp_ns)
     assert 64 + len(first.data) + len(second.data) == len(data)
-    assert decode_group(first) + decode_group(second) == samples.UNSEALED.entries
+    assert decode_entries(first.data) + decode_entries(second.data) == samples.UNSEALED.entries
 
 
 def test_the_golden_sealed_segment_is_read_as_it_was_written() -> None:
@@ -217,8 +217,14 @@ def test_a_system_file_of_the_first_version_is_still_read() -> None:
 
 
 def test_the_golden_manifests_are_read_as_they_were_written() -> None:
-    assert manifest_file.decode("golden", load_golden("manifest")) == samples.MANIFEST
-    assert manifest_file.decode("golden", load_golden("manifest_cut")) == samples.MANIFEST_CUT
+    disk, path = SimDisk(), Path("/MANIFEST")
+    for name, expected in (
+        ("manifest", samples.MANIFEST),
+        ("manifest_2", samples.MANIFEST_2),
+        ("manifest_cut", samples.MANIFEST_CUT),
+    ):
+        disk.put(path, load_golden(name))
+        assert manifest_file.load(disk, path) == expected
 
 
 def test_the_golden_raft_file_is_read_as_it_was_written() -> None:
@@ -251,7 +257,9 @@ def test_the_log_finishes_the_cut_that_the_golden_manifest_intends() -> None:
 
     log, found = open_golden_log(disk, paths)
 
-    assert found.cut_bytes == 40 + len(b"last")
+    (cut,) = found.actions
+    assert isinstance(cut, Cut)
+    assert cut.size_before - cut.size == 40 + len(b"last")
     assert (log.last_index, log.last_proposal, log.generation) == (310, 105, 1)
     assert (log.manifest.snapshots, log.manifest.cold) == (
         samples.MANIFEST_CUT.snapshots,
@@ -259,5 +267,4 @@ def test_the_log_finishes_the_cut_that_the_golden_manifest_intends() -> None:
     )
     active = log.segments.segments[-1]
     assert isinstance(active, UnsealedSegment)
-    size = len(load_golden("unsealed_segment")) - found.cut_bytes
-    assert disk.contents(active.path) == load_golden("unsealed_segment")[:size]
+    assert disk.contents(active.path) == load_golden("unsealed_segment")[: cut.size]

@@ -203,6 +203,7 @@ def some_bits(data: bytes) -> list[int]:
         ("system", reader.read_json),
         ("node", reader.read_json),
         ("manifest", reader.read_json),
+        ("manifest_2", reader.read_json),
         ("manifest_cut", reader.read_json),
     ],
 )

@@ -16,8 +16,8 @@ from onelog.ual.entry import FLAG_ZSTD
 from onelog.ual.files import DiskFiles
 from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
-from onelog.ual.manifest import Manifest
-from onelog.ual.manifest import encode as encode_manifest
+from onelog.ual.manifest import Manifest, save
+from onelog.ual.recovery import Cut
 from onelog.ual.segments.format import compacting_name, tomb_name
 from onelog.ual.segments.sealed import SealedSegment
 from onelog.ual.segments.sealing import compact_segment
@@ -25,7 +25,7 @@ from tests.formats import samples
 from tests.formats.golden import load_golden
 from tests.formats.independent_shard import read_shard
 from tests.simulation.disk import CrashPolicy, SimDisk
-from tests.ual.shards import make_shard, open_shard
+from tests.ual.shards import drop_before, make_shard, open_shard, seal_closed
 
 SEED = 20260102
 # Several rows of the sparse table in each segment.
@@ -58,6 +58,19 @@ def test_it_reads_the_golden_files_as_one_log_up_to_the_commit_index(tmp_path: P
     assert [segment.last_index for segment in segments] == [300, 308, 311]
 
 
+def test_it_refuses_the_directory_of_another_shard(tmp_path: Path) -> None:
+    put_shard(tmp_path, "manifest_2")
+    ours = samples.MANIFEST_2.identity
+    assert ours is not None
+    cluster_id, node_id = str(ours.cluster_id), str(ours.node_id)
+
+    shown, _ = read_shard(tmp_path, (cluster_id, node_id, 0))
+    assert plain(shown) == plain(samples.SHARD_ENTRIES[:-1])
+    for other in ((cluster_id, node_id, 1), (cluster_id, cluster_id, 0), (node_id, node_id, 0)):
+        with pytest.raises(ValueError, match="another shard"):
+            read_shard(tmp_path, other)
+
+
 def test_entries_of_an_interrupted_cut_do_not_count(tmp_path: Path) -> None:
     put_shard(tmp_path, "manifest_cut")
 
@@ -80,7 +93,7 @@ def put_older_manifest(root: Path, generation: int) -> None:
         durable_index=310,
         generation=generation,
     )
-    (root / "MANIFEST").write_bytes(encode_manifest(Manifest(checkpoint)))
+    save(DiskFiles(), root / "MANIFEST", Manifest(checkpoint))
 
 
 def test_a_durable_entry_that_is_gone_is_refused(tmp_path: Path) -> None:
@@ -147,7 +160,7 @@ def fill_log(log: Log, rng: Random, group_count: int) -> SimpleNamespace:
         log.mark_committed(group.last_index)
         log.mark_applied(group.last_index)
     log.sync()
-    log.seal()
+    seal_closed(log)
     return noted
 
 
@@ -191,7 +204,7 @@ def test_it_agrees_with_the_log_after_a_drop_a_cut_and_a_compaction(tmp_path: Pa
         log.append([(0x0401, payload, 0)], term=log.last_term, timestamp_ns=log.last_timestamp_ns)
     log.truncate_from(committed + 2)
     second = log.segments.segments[1]
-    log.drop_before(second.first_index)
+    drop_before(log, second.first_index)
     log.close()
     assert isinstance(second, SealedSegment)
     kept = sorted(rng.sample(range(second.first_index, second.last_index + 1), 300))
@@ -222,7 +235,9 @@ def test_a_torn_tail_on_disk_ends_where_the_log_ends_it(tmp_path: Path) -> None:
     shown, segments = read_shard(paths.root)
 
     reopened, found = open_shard(DiskFiles(), paths, LOG_CONFIG)
-    assert found.cut_bytes == len(entry)
+    (cut,) = found.actions
+    assert isinstance(cut, Cut)
+    assert cut.size_before - cut.size == len(entry)
     assert plain(shown) == plain(reopened.scan(1))
     assert segments[-1].last_index == reopened.last_index
 
@@ -266,7 +281,7 @@ def test_after_a_crash_anywhere_it_reads_the_log_that_recovery_makes(tmp_path: P
             draft = (0x0401, rng.randbytes(40), 0)
             log.append([draft], term=log.last_term, timestamp_ns=log.last_timestamp_ns)
         log.truncate_from(start)
-        log.drop_before(log.segments.segments[1].first_index)
+        drop_before(log, log.segments.segments[1].first_index)
     log.close()
 
     assert disk.operations > 100

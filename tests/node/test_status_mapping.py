@@ -1,6 +1,8 @@
 """Every reason, from where it arises to the exception that a client catches."""
 
+import ast
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -13,20 +15,20 @@ from grpc_status import rpc_status  # type: ignore[import-untyped]
 import onelog.cluster.errors
 from onelog import errors
 from onelog.channel import RpcError
-from onelog.client.calls import Verdict, judge
+from onelog.client.calls import Verdict, is_refusal, judge
 from onelog.errors import OnelogError, class_of
 from onelog.node.public_errors import (
-    class_of_reason,
     error_of_cluster,
     error_of_exception,
     error_of_refusal,
-    put_error,
+    fill_error,
     status_of,
 )
 from onelog.node.replica.driver import Stopping
 from onelog.projections.errors import BadDocument, BadPayload
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
+from onelog.reasons import find_class
 from onelog.status import DETAILS_KEY, error_of, error_of_result
 from onelog.ual.errors import CorruptFile, DiskFull, IndexDropped, IndexInFuture
 from onelog.v1 import common_pb2
@@ -46,7 +48,7 @@ def cluster_errors() -> list[onelog.cluster.errors.ClusterError]:
         onelog.cluster.errors.Discarded(7),
         onelog.cluster.errors.Diverged(7, 2),
         onelog.cluster.errors.StaleBoundExceeded(2.0, 1.0),
-        onelog.cluster.errors.StateDiverged(9, (1,)),
+        onelog.cluster.errors.StateDiverged(0, 9, (1,), "words"),
     ]
     known = {type(each) for each in made}
     others = (each for each in subclasses(onelog.cluster.errors.ClusterError) if each not in known)
@@ -76,7 +78,7 @@ def ours_of(failure: grpc.aio.AioRpcError) -> RpcError:
 
 def in_an_answer(error: OnelogError) -> OnelogError:
     message = common_pb2.Error()
-    put_error(message, error)
+    fill_error(message, error)
     return error_of_result(common_pb2.Error.FromString(message.SerializeToString()))
 
 
@@ -97,7 +99,9 @@ def test_every_reason_of_a_projection_arrives_as_it_was_sent(reason: Reason) -> 
     for way in (over_the_wire, in_an_answer):
         got = way(sent)
         assert got.reason == sent.reason
-        assert got.metadata == {"detail": "42"}
+        # Sequences of producers begin with 1 for clients, in the log with 0.
+        detail = 43 if reason.name.startswith("PRODUCER_SEQUENCE") else 42
+        assert got.metadata == {"detail": str(detail)}
         assert got.message == sent.message
         # The class follows from code and reason alone: a client has no table of all reasons.
         assert type(got) is class_of(sent.code, sent.reason)
@@ -142,7 +146,57 @@ def test_every_exception_of_the_api_arrives_as_it_was_sent(kind: type[OnelogErro
 def test_reasons_are_of_the_class_that_their_name_says(
     reason: Reason, kind: type[OnelogError]
 ) -> None:
-    assert class_of_reason(reason) is kind
+    assert find_class(reason.name) is kind
+
+
+# Limits that last until somebody acts: deletes or acknowledges something, or raises the limit.
+LASTING = {
+    "NAMESPACE_FULL", "NAMESPACES_FULL", "LEASE_FULL", "LEASES_FULL", "QUEUES_FULL", "QUEUE_FULL",
+    "QUEUE_LEASES_FULL", "GROUPS_FULL", "TENANTS_FULL", "SCHEDULES_FULL", "STREAMS_FULL",
+    "STREAM_GROUPS_FULL", "MEMBERS_FULL", "PENDING_FULL", "DEAD_LETTERS_FULL", "MEASUREMENTS_FULL",
+    "SERIES_FULL", "FIELDS_FULL", "SERIES_DELETES_FULL", "RULES_FULL", "HOLDS_FULL",
+    "QUERY_TOO_LARGE",
+}  # fmt: skip
+# The same, of reasons that the server gives by itself.
+LASTING_OF_SERVER = {"PAST_TOO_LARGE"}
+PASSING = (errors.ResourceExhausted, errors.Unavailable)
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_what_passes_by_itself_says_when_to_try_again(reason: Reason) -> None:
+    """A client tries again if it is told when, and else not at all."""
+    for refused in (Refused(reason), Refused(Reason.BATCH_REFUSED, 2, cause=reason)):
+        error = over_the_wire(error_of_refusal(refused))
+        passes = isinstance(error, PASSING) and reason.name not in LASTING
+        assert (error.retry_after_s is not None) == passes
+        assert (judge(error) is Verdict.AGAIN) == passes
+        # A session keeps the answer: the client must not repeat the same request.
+        assert is_refusal(error)
+    assert reason.name not in LASTING or find_class(reason.name) in PASSING
+
+
+@pytest.mark.parametrize("error", cluster_errors(), ids=lambda each: type(each).__name__)
+def test_errors_of_the_cluster_that_pass_say_when_to_try_again(
+    error: onelog.cluster.errors.ClusterError,
+) -> None:
+    found = over_the_wire(error_of_cluster(error))
+    assert (found.retry_after_s is not None) == isinstance(found, PASSING)
+    assert not is_refusal(found)
+
+
+def test_whatever_the_server_refuses_for_a_while_says_when_to_try_again() -> None:
+    """Every place in the server that raises such an error, found in its source."""
+    reasons = set()
+    for path in (Path(onelog.__path__[0]) / "node").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            name = ast.unparse(node.func).removeprefix("errors.")
+            given = {each.arg: each.value for each in node.keywords}
+            is_passing = name in {kind.__name__ for kind in PASSING} and "reason" in given
+            if is_passing and "retry_after_s" not in given:
+                reasons.add(ast.literal_eval(given["reason"]))
+    assert reasons == LASTING_OF_SERVER
 
 
 def test_a_refused_whole_has_the_class_of_the_part_that_was_to_blame() -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
 
 from onelog.node import tracing
 from onelog.node.config.schema import RaftSettings
@@ -259,7 +260,7 @@ def test_spans_that_find_no_room_are_dropped_and_counted(
         async with single(tmp_path, trace=traced_to(path)) as node:
             for _ in range(4):  # two spans each
                 await node.kv.Put(PUT, metadata=METADATA)
-            return node.server.metrics.text()
+            return generate_latest(node.server.metrics.registry)
 
     text = asyncio.run(test())
     assert b'onelog_trace_spans_dropped_total{reason="FULL"} 3.0' in text
@@ -306,7 +307,7 @@ def test_spans_that_cannot_be_written_are_counted_and_concern_no_request(
             for _ in range(3):
                 await node.kv.Get(GET, metadata=METADATA)
             lost = b'onelog_trace_spans_dropped_total{reason="WRITE_FAILED"} 6.0'
-            await until(lambda: lost in node.server.metrics.text())
+            await until(lambda: lost in generate_latest(node.server.metrics.registry))
             await node.kv.Get(GET, metadata=METADATA)
 
     run(test())

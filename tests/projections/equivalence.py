@@ -17,12 +17,13 @@ from random import Random
 from onelog.projections.kv.reads import Range
 from onelog.projections.limits import SCAN_KEYS_MAX
 from onelog.projections.result import Applied
-from onelog.ual.entry import Entry, check_groups, decode_group
+from onelog.ual.entry import Entry, decode_entries
 from tests.projections.histories import DOCUMENTS, KEYS, NUMBERS, Writer
 from tests.projections.queue import queue_histories
 from tests.projections.stream import stream_histories
 from tests.projections.timeseries import ts_histories
 from tests.projections.world import World
+from tests.ual.shards import check_groups
 
 ROOT = Path(__file__).parents[2]
 STEPS = 220
@@ -39,7 +40,7 @@ class Trace:
 
 
 def groups_of(log: bytes) -> list[list[Entry]]:
-    return [decode_group(group) for group in check_groups(log, 1)]
+    return [decode_entries(group.data) for group in check_groups(log, 1)]
 
 
 def trace_of(world: World, hashes: list[str]) -> Trace:

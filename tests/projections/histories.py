@@ -153,7 +153,8 @@ class Writer:
             case 5 | 6:
                 return Delete(key, expected)
             case 7:
-                return Touch(key, ttl_ns if draw.random() < 0.8 else 0, expected)
+                with_version = draw.random() < 0.5
+                return Touch(key, ttl_ns if draw.random() < 0.8 else 0, expected, with_version)
             case 8:
                 return Increment(draw.choice(NUMBERS), draw.randint(-9, 9))
             case 9:

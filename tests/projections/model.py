@@ -167,12 +167,14 @@ class Model:
                 if self.find(key) is not None:
                     self.remove(key, index)
                     return Applied(1)
-            case Touch(key, ttl_ns, expected):
+            case Touch(key, ttl_ns, expected, with_version):
                 self.check_version(key, expected)
                 found = self.find(key)
                 if found is None:
                     raise No(Reason.KEY_NOT_FOUND)
                 found.expires_ns = now_ns + ttl_ns if ttl_ns else None
+                if with_version:
+                    return Applied(found.version)
             case Increment() | Minimum() | Maximum():
                 return self.count(command, index)
             case Append(key, data):

@@ -83,8 +83,10 @@ def queue_wall_clock(patch: pytest.MonkeyPatch) -> None:
     """Leases end by the replica's own clock."""
     lease = QueueState.lease
 
-    def by_own_clock(queue: QueueState, tokens: Any, deadline_ns: int) -> list[bytes]:
-        return lease(queue, tokens, deadline_ns + time.time_ns() % 1_000_003)
+    def by_own_clock(
+        queue: QueueState, tokens: Any, deadline_ns: int, passed: Any = ()
+    ) -> list[bytes]:
+        return lease(queue, tokens, deadline_ns + time.time_ns() % 1_000_003, passed)
 
     patch.setattr(QueueState, "lease", by_own_clock)
 
@@ -104,7 +106,7 @@ def stream_half_undo(patch: pytest.MonkeyPatch) -> None:
 
 def stream_builtin_hash(patch: pytest.MonkeyPatch) -> None:
     """A record's partition is chosen by hash() of its key."""
-    patch.setattr("onelog.projections.stream.operations.crc32c", hash)
+    patch.setattr("onelog.projections.stream.commands.crc32c", hash)
 
 
 def series_builtin_hash(patch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,7 @@ KV: dict[str, Command] = {
     "kv_delete": Delete(b"user:1"),
     "kv_delete_expected": Delete(b"user:1", expected=9),
     "kv_touch": Touch(b"user:1", 60 * SECOND, expected=9),
+    "kv_touch_with_version": Touch(b"user:1", 60 * SECOND, with_version=True),
     "kv_increment": Increment(b"visits", -2),
     "kv_min": Minimum(b"low", 5),
     "kv_max": Maximum(b"high", 5),

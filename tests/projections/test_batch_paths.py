@@ -13,13 +13,13 @@ from onelog.projections.kv.reads import Range
 from onelog.projections.namespaces import Limits
 from onelog.projections.queue import commands as queues
 from onelog.projections.queue.message import Enqueue, QueueConfig, decode_leased
-from onelog.projections.queue.table import Row
+from onelog.projections.queue.reads import Peeked
 from onelog.projections.result import Applied, Duplicate, Refused, Result
 from onelog.projections.stream import commands as streams
 from onelog.projections.stream.commands import Append
 from onelog.projections.system.commands import NamespaceConfigure, SessionOpen, encode_batch
 from onelog.projections.system.commands import encode_command as encode_system
-from onelog.ual.entry import Draft, decode_group, encode_group
+from onelog.ual.entry import Draft, decode_entries, encode_group
 from tests.projections.world import NAMESPACE, SECOND, World
 
 KEYS = [b"k%d" % number for number in range(300)]
@@ -157,12 +157,12 @@ def test_each_entry_of_a_batch_has_its_own_time() -> None:
     group = encode_group(drafts, term=1, first_index=first, timestamp_ns=now_ns)
     entries = [
         entry._replace(timestamp_ns=now_ns + number)
-        for number, entry in enumerate(decode_group(group))
+        for number, entry in enumerate(decode_entries(group.data))
     ]
 
     assert isinstance(twins.spans.state.router.apply_group(entries)[0], Applied)
 
-    for entry in entries[1:]:
-        row = twins.spans.state.queue.get_message(NAMESPACE, twins.queue, entry.index)
-        assert isinstance(row, Row)
-        assert row.since_ns == entry.timestamp_ns
+    found = twins.spans.state.queue.peek(NAMESPACE, twins.queue, limit=10, from_id=first)
+    assert isinstance(found, Peeked)
+    times = {entry.index: entry.timestamp_ns for entry in entries[1:]}
+    assert {row.id: row.since_ns for row in found.messages} == times

@@ -7,11 +7,11 @@ import pytest
 
 from onelog.projections.kv.changes import Change, Changes
 from onelog.projections.queue.changes import NOTE_OVERHEAD, TRIM_SHARE, Kind, QueueChanges
-from onelog.projections.queue.message import encode_leased
+from onelog.projections.queue.message import LEASE_HEAD
 
 NOTES = 30_000
 NOTES_KEPT = 20_000
-LEASED = encode_leased(7, 9, [])
+LEASED = LEASE_HEAD.pack(7, 9, 0)
 COST_MAX = 4  # times that of notes which forget nothing; a slow way to the oldest is far above
 
 

@@ -22,7 +22,7 @@ from onelog.projections.kv import commands as kv_commands
 from onelog.projections.kv.commands import Command, encode_command
 from onelog.projections.limits import U64_MAX
 from onelog.projections.projection import Operation
-from onelog.projections.reasons import MESSAGES, Reason
+from onelog.projections.reasons import Reason
 from onelog.projections.stream import commands as stream_commands
 from onelog.projections.system import commands as system_commands
 from onelog.projections.system.commands import TYPES_OPAQUE
@@ -166,8 +166,12 @@ def test_no_number_and_no_command_is_registered_twice(operations: tuple[Operatio
 
 
 def test_every_reason_has_words() -> None:
-    assert set(MESSAGES) == set(Reason)
-    assert all(0 < reason < 256 for reason in Reason)
+    for reason in Reason:
+        assert 0 < reason < 256
+        for detail in (0, 1, 2**64):
+            words = reason.message(detail, "KEY_NOT_FOUND")
+            assert words
+            assert not {"{", "}"} & set(words), reason
 
 
 def test_a_reader_never_passes_the_end() -> None:

@@ -72,5 +72,5 @@ def test_nesting_is_bounded() -> None:
 def test_a_refusal_has_words_for_people() -> None:
     refused = Refused(Reason.BATCH_REFUSED, 3, Reason.LEASE_LOST)
 
-    assert refused.message == "operation 3 of the batch was refused: LEASE_LOST"
+    assert refused.message == "operation 3, counted from 0, was refused: LEASE_LOST"
     assert all(Refused(reason, 7, reason).message for reason in Reason)

@@ -45,7 +45,7 @@ from onelog.ual.entry import (
     TYPE_NOOP,
     Draft,
     Entry,
-    decode_group,
+    decode_entries,
     encode_group,
 )
 from tests.projections.world import NAMESPACE, SECOND, World
@@ -97,7 +97,7 @@ class Twins:
         """
         first = self.grouped.index + 1
         group = encode_group(drafts, term=1, first_index=first, timestamp_ns=self.now_ns)
-        new = decode_group(group)
+        new = decode_entries(group.data)
         if slips_at is not None:
             self.now_ns += 1
             new[slips_at:] = [each._replace(timestamp_ns=self.now_ns) for each in new[slips_at:]]

@@ -9,7 +9,7 @@ from onelog.projections.kv.reads import KeyValue
 from onelog.projections.result import Result
 from onelog.projections.shard_state import Projections, build_projections
 from onelog.projections.system import commands as system_commands
-from onelog.ual.entry import Draft, Entry, decode_group, encode_group
+from onelog.ual.entry import Draft, Entry, decode_entries, encode_group
 
 NAMESPACE = "default"
 SECOND = 1_000_000_000
@@ -75,7 +75,7 @@ class World:
     def group(self, drafts: Sequence[Draft]) -> list[Result]:
         """Apply drafts as one group, through the bytes of the log."""
         group = encode_group(drafts, term=1, first_index=self.index + 1, timestamp_ns=self.now_ns)
-        entries = decode_group(group)
+        entries = decode_entries(group.data)
         self.entries += entries
         self.log += group.data
         return self.state.router.apply_group(entries)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from random import Random
 
 from onelog.cluster.errors import ClusterError, NotLeader
-from onelog.node.replica.requests import Outcome
+from onelog.node.replica.requests import Outcome, Results
 from onelog.projections.codec import SessionRef
 from onelog.projections.result import Applied, Duplicate, Refused, Result
 from onelog.projections.system import commands
@@ -50,6 +50,7 @@ class Caller:
         self._sequence = 0
         self._target = rng.randrange(len(replicas))
         self._attempt = 0
+        self._answer_index = 0  # of the entry that the last answer is about
 
     def start(self) -> None:
         """Open a session, then begin."""
@@ -80,7 +81,7 @@ class Caller:
 
         def answered(result: Result) -> None:
             if isinstance(result, Duplicate):
-                result = result.first
+                self._answer_index, result = result.index, result.first
             assert isinstance(result, Applied | Refused), result
             finish(result)
 
@@ -108,7 +109,8 @@ class Caller:
                 self._schedule.after(RETRY_S, lambda: self._submit(drafts, finish))
                 return
             self._attempt += 1
-            assert isinstance(outcome, list), outcome
+            assert isinstance(outcome, Results), outcome
+            self._answer_index = outcome.first_index
             finish(outcome[0])
 
         def timed_out() -> None:

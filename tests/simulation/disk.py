@@ -24,7 +24,7 @@ holes included, and an unlinked file costs nothing. A directory is durable once 
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -279,7 +279,11 @@ class SimLock:
     """A held lock. It belongs to the disk it was taken on, so a crash leaves it behind."""
 
     _disk: "SimDisk"
+    _path: Path
     _inode: Inode
+
+    def is_in_place(self) -> bool:
+        return self._disk.exists(self._path) and self._disk._find(self._path, Inode) is self._inode
 
     def release(self) -> None:
         self._disk._locked.remove(self._inode)
@@ -408,6 +412,10 @@ class SimDisk:
     def sync_directory(self, path: Path) -> None:
         self._sync("sync_directory", path, self._find(path, Directory))
 
+    def restrict(self, path: Path) -> Sequence[Path]:
+        self._find(path, Directory)
+        return []  # there are no other users
+
     def free_bytes(self, path: Path) -> int:
         self._find(path, Layered)
         if self.capacity is None:
@@ -420,7 +428,7 @@ class SimDisk:
         if inode in self._locked:
             return None
         self._locked.add(inode)
-        return SimLock(self, inode)
+        return SimLock(self, path, inode)
 
     def _find(self, path: Path, kind: type[NodeT]) -> NodeT:
         node: Node = self._root

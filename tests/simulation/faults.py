@@ -25,6 +25,8 @@ REPLICAS_MAX = 9  # of one run, those that left included
 WHEN_S_MAX = 1.5
 LOOK_S = 0.001
 ASKS_SOON_S = 0.02
+LITTLE_ROOM = 1000  # bytes: less than the largest group
+ANSWERS_S = 0.01  # by then a leader has heard what others synced, and has answered
 
 
 class Faults:
@@ -215,6 +217,40 @@ class Faults:
             self._schedule.after(away_s, self._network.mend)
             crash_s = away_s + self._rng.uniform(0.02, 0.4)
             self._schedule.after(crash_s, lambda: self._crash(leader))
+
+    def crash_full_leader(self) -> None:
+        """Take the power of a leader on a full, slow disk when others have what it has not synced.
+
+        It comes back to those who heard nothing of that, while the others are cut off: what it
+        answered before its own sync is lost.
+        """
+        leaders = self._leading()
+        if not leaders:
+            return
+        leader = self._rng.choice(leaders)
+        assert leader.shard is not None
+        others = self._shuffled_without(leader)
+        near_count = len(leader.shard.member.membership.voters) // 2
+        near, far = others[:near_count], others[near_count:]
+        self._note(f"the leader {leader.name} on a full disk hears {[each.name for each in near]}")
+        self._network.mend()
+        self._break(self._links(leader, far))
+        self._fill(leader, LITTLE_ROOM)
+        leader.slow_sync = 1.0
+
+        def quicken() -> None:
+            leader.slow_sync = 0.0
+
+        def crash() -> None:
+            if not self.is_over and leader.shard is not None:
+                leader.crash(CrashPolicy.LOST)
+                self._network.mend()
+                self._separate([each.node_id for each in near])
+                leader.disk.capacity = None
+                self._start(leader)
+
+        self._when(lambda: _is_behind(leader, near), lambda: self._schedule.after(ANSWERS_S, crash))
+        self._schedule.after(WHEN_S_MAX + ANSWERS_S, quicken)
 
     def strand_leader(self) -> None:
         """Cut a leader off with what it alone has, until the others' logs begin behind that."""
@@ -479,6 +515,14 @@ class Faults:
             for each in self._replicas
             if each.shard is not None and each.shard.member.state == LEADER
         ]
+
+
+def _is_behind(leader: Replica, near: list[Replica]) -> bool:
+    """Tell whether others have synced everything of a leader, which has not."""
+    if leader.shard is None or not leader.shard.log.needs_sync:
+        return False
+    last_index = leader.shard.log.last_index
+    return all(each.shard and each.shard.log.durable_index >= last_index for each in near)
 
 
 def _transfer(target: UUID, shard: Shard) -> None:

@@ -47,6 +47,7 @@ class Judge:
         self._looked: dict[UUID, tuple[int, int]] = {}  # index and router that were compared
         self._applied_by_term: dict[int, int] = {}  # by the term in which it was first applied
         self.applied_max = 0
+        self.stamps: dict[int, int] = {}  # the log time of each entry that was applied, by index
         self.compares_states = True
         self.on_first_applied: Callable[[int, int], None] = lambda _number, _index: None
 
@@ -96,7 +97,9 @@ class Judge:
                 self._fail(f"proposal {number} differs on {replica.name}")
             if number > self.applied_max:
                 self.applied_max = self._applied_by_term[shard.member.term] = number
-                self.on_first_applied(number, decode_entries(data)[-1].index)
+                entries = decode_entries(data)
+                self.stamps.update((entry.index, entry.timestamp_ns) for entry in entries)
+                self.on_first_applied(number, entries[-1].index)
             apply(number, data)
             index, state_hash = shard.router.applied_index, shard.router.state_hash()
             is_same = self._hashes.setdefault(index, state_hash) == state_hash
@@ -164,7 +167,7 @@ class Judge:
             state_hash = shard.router.state_hash()
             if self._hashes.setdefault(index, state_hash) != state_hash:
                 self._fail(f"state differs at {index} on {replica.name}, by a snapshot")
-        changes = member.journal.membership_numbers
+        changes = [number for number, _ in member.journal._memberships]
         if sum(number > self.applied_max for number in changes) > 1:
             self._fail(f"two changes of members at once in the log of {replica.name}: {changes}")
 
@@ -181,7 +184,7 @@ class Judge:
             if alarm := shard.comparison.status().alarm:
                 self._fail(f"{replica.name} raises a false alarm: {alarm}")
             self._whole(replica, shard, [other for _, other in shards if other is not shard])
-            if shard.shipping.mending.damages:
+            if shard.shipping.repair.damages:
                 continue
             for number in range(max(shard.log.first_proposal, 2), shard.member.applied + 1):
                 if shard.log.proposals.data(number) != self._applied.get(number):
@@ -199,7 +202,7 @@ class Judge:
 
     def _whole(self, replica: Replica, shard: Shard, others: list[Shard | None]) -> None:
         """What rotted was found, and replaced if anybody has it."""
-        damages = shard.shipping.mending.damages
+        damages = shard.shipping.repair.damages
         if replica.has_rotten_files() and not damages:
             self._fail(f"nobody has found what rotted on {replica.name}")
         for damage in damages.values():

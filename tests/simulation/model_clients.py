@@ -3,6 +3,7 @@
 * Queue: every message whose enqueue was answered is in the queue or among the dead letters, or was
   acknowledged, once; what was acknowledged is gone. Redrives move dead letters back meanwhile, and
   messages of a group are worked on one after the other. (The judge knows the law of queues.)
+* Release: a message that was released is delivered again as if it had never been delivered.
 * Series: every point that was answered is there, with its value, in a buffer or in a block.
 
 Bodies and blocks are read from the log of each member: they must have survived trimming, shipping
@@ -21,27 +22,32 @@ from onelog.projections.codec import SessionRef
 from onelog.projections.queue import commands as queue_commands
 from onelog.projections.queue.message import (
     Enqueue,
+    Leased,
     QueueConfig,
     decode_leased,
     decode_message,
     decode_verdicts,
 )
 from onelog.projections.queue.reads import Peeked
+from onelog.projections.queue.table import Row
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied, Refused
 from onelog.projections.timeseries import commands as ts_commands
 from onelog.projections.timeseries.names import series_name
 from onelog.projections.timeseries.point_batch import Run, encode_batch
-from onelog.projections.timeseries.query import Query, QueryEngine
+from onelog.projections.timeseries.query import Query
 from onelog.projections.timeseries.types import FieldType
 from onelog.ual.entry import Draft
 from onelog.ual.errors import UalError
+from tests.projections.timeseries.ts_queries import Queries
 from tests.simulation.caller import NAMESPACE, Caller
 from tests.simulation.replica import Replica
 from tests.simulation.schedule import Schedule
 
 SECOND_NS = 10**9
 GROUPS = (b"", b"", b"left", b"right")
+FORGOTTEN = 0.1  # of the leases of released messages
+HOLD_NS = 30 * SECOND_NS  # leases that are released end by that, as a rule
 BATCH_POINTS = 180  # six such batches make a block, and one is about the largest request
 
 Finish = Callable[[Applied | Refused], None]
@@ -55,6 +61,7 @@ class Answered:
     acking: Counter[bytes] = field(default_factory=Counter)  # sent, perhaps not answered
     acked: Counter[bytes] = field(default_factory=Counter)
     written: dict[int, float] = field(default_factory=dict)
+    appended: dict[int, bytes] = field(default_factory=dict)  # records by offset
 
 
 class ModelClient(Caller):
@@ -213,6 +220,97 @@ class QueueClient(ModelClient):
         return None
 
 
+class ReleaseClient(ModelClient):
+    """Leases messages of a queue of its own, releases most of them, and counts deliveries.
+
+    The leases name a consumer, as those of pushed messages do. Now and then one is forgotten, like
+    those of a leader that dies. Every replica must find out whose it is as long as it lasts.
+    """
+
+    _queue = 0
+
+    def _set_up(self) -> None:
+        self.think_s = 1.6
+        self._deliveries: dict[int, int] = {}  # those that count, of messages whose lease ended
+
+    def _operate(self) -> None:
+        if not self._queue:
+            self._create()
+        elif self._rng.random() < 0.2:
+            self._send(Enqueue(self._queue, b"x"), lambda _: self._next())
+        else:
+            count = self._rng.randint(1, 3)
+            command = queue_commands.Lease(self._queue, count, HOLD_NS, self._consumer)
+            self._send(command, self._leased)
+
+    @property
+    def _consumer(self) -> bytes:
+        return b"consumer-%d" % self.number
+
+    def _create(self) -> None:
+        def finish(result: Applied | Refused) -> None:
+            assert isinstance(result, Applied), result
+            self._queue = result.number
+            self._next()
+
+        self._send(queue_commands.QueueCreate(f"released-{self.number}", QueueConfig()), finish)
+
+    def _leased(self, result: Applied | Refused) -> None:
+        assert isinstance(result, Applied), result
+        leased = decode_leased(result)
+        for message in leased.messages:
+            counted = self._deliveries.pop(message.id, message.deliveries - 1)
+            delivered = message.deliveries
+            assert delivered == counted + 1, f"{message.id} is released: {counted}, {delivered}"
+        if leased.messages and self._rng.random() >= FORGOTTEN:
+            self._settle(leased)
+        else:
+            self._next()
+
+    def _settle(self, leased: Leased) -> None:
+        """Release them; now and then acknowledge them, so that the log can be let go."""
+        items = tuple((message.id, leased.token) for message in leased.messages)
+        is_ack = self._rng.random() < 0.2
+
+        def finish(result: Applied | Refused) -> None:
+            verdicts: list[Reason | None] = [Reason.LEASE_LOST] * len(items)
+            if isinstance(result, Applied):
+                verdicts = decode_verdicts(result, len(items))
+            for message, verdict in zip(leased.messages, verdicts, strict=True):
+                if verdict is None and not is_ack:
+                    self._deliveries[message.id] = message.deliveries - 1
+            self._next()
+
+        self._sequence += 1
+        settle = queue_commands.Ack if is_ack else queue_commands.Release
+        self._send(settle(self._queue, items), finish)
+
+    def _send(self, command: queue_commands.Command, finish: Finish) -> None:
+        self._write(
+            lambda session: queue_commands.encode_command(command, NAMESPACE, session), finish
+        )
+
+    def wrong_on(self, shard: Shard) -> str | None:
+        """See the module's text."""
+        for message, counted in self._deliveries.items():
+            row = find_message(shard, self._queue, message)
+            if row is None or row.deliveries != counted:
+                return f"message {message} was released after {counted} deliveries: {row}"
+        queue = shard.projections.queue.queue_by_id(self._queue)
+        tokens = [] if queue is None else queue.find_leases()[1].tolist()
+        for token in set(tokens):
+            consumer = queue_commands.find_consumer(shard.log.read(token))
+            if consumer != self._consumer:
+                return f"lease {token} is that of {consumer!r}"
+        return None
+
+
+def find_message(shard: Shard, queue_id: int, message_id: int) -> Row | None:
+    """Return the row of a message on a replica, if it has it."""
+    queue = shard.projections.queue.queue_by_id(queue_id)
+    return None if queue is None else queue.table.get(message_id)
+
+
 class SeriesClient(ModelClient):
     """Writes to a series of its own, one point at a time or many, of which leaders make blocks."""
 
@@ -250,10 +348,8 @@ class SeriesClient(ModelClient):
 
 def points_of(shard: Shard, measurement: str, name: bytes) -> dict[int, float]:
     """Return the points of a series' field v, by time."""
-    engine = QueryEngine(
-        shard.projections.series, lambda index: shard.log.read(index).plain_payload()
-    )
-    rows = engine.query(NAMESPACE, Query(measurement, "v"))
+    queries = Queries(shard.projections.series, lambda index: shard.log.read(index).plain_payload())
+    rows = queries.query(NAMESPACE, Query(measurement, "v"))
     if isinstance(rows, Refused):
         return {}
     for row in rows:

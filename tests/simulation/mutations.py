@@ -7,22 +7,31 @@ question.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
 from onelog.cluster.config import ALL_ON, Protections, RaftConfig
+from onelog.cluster.errors import ProposalRefused
 from onelog.cluster.raft import journal as journal_module
 from onelog.cluster.raft.journal import KIND_DATA, RaftJournal
 from onelog.cluster.raft.leadership import Leadership
-from onelog.cluster.raft.member import RaftMember
+from onelog.cluster.raft.member import LEADER, RaftMember
 from onelog.cluster.raft.peers import Freshness, Lease
 from onelog.cluster.raft.pre_vote import PreVote
+from onelog.node.replica.shard import EXPIRE_LIMIT, Shard
+from onelog.projections.queue import commands as queue_commands
+from onelog.projections.queue.table import LEASED
+from onelog.projections.stream.reads import PageRead
+from onelog.projections.system.commands import TYPE_EXPIRE, Expire, encode_command
+from onelog.ual.entry import Unreadable
+from onelog.ual.errors import DiskFull
 from onelog.ual.hard_state import HardStateFile
 from onelog.ual.jobs import SyncJob
 from onelog.ual.log import Log
 from tests.simulation.profile import MEMBERSHIP, Profile
+from tests.simulation.replica import SHARD
 
 Patches = tuple[tuple[Any, str, Any], ...]
 
@@ -114,6 +123,11 @@ MEMBERS = replace(
     weights=MEMBERSHIP | {"change_twice": 10.0, "cut_off": 5.0, "crash": 2.0},
 )
 
+# Snapshots are taken, so that segments can rot without harm, and they do.
+ROTTEN = replace(
+    SHORT, faults_s=20.0, models=True, weights={"snapshot_all": 1, "rot": 4}, slow_sync=(0.0,)
+)
+
 
 # Processes die and leaders are cut off, but no power fails: what was written stays written.
 PROCESSES = replace(
@@ -154,9 +168,9 @@ LEASES = replace(
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One protection taken away."""
+    """One protection taken away; without a profile, in a run as its seed draws it."""
 
-    profile: Profile
+    profile: Profile | None = None
     protections: Protections = ALL_ON
     patches: Patches = ()
 
@@ -236,6 +250,55 @@ def _forgetful(pre_vote: Any, *arguments: Any, **options: Any) -> None:
     pre_vote._leader_heard_s = float("-inf")
 
 
+def _propose_what_falls_due_later(shard: Any) -> None:
+    """As leader, leave alone for ever what was due when this leadership began."""
+    member, router, now_ns = shard.member, shard.router, shard.log_time.now_ns()
+    if getattr(shard, "began", (0, 0))[0] != member.term:
+        shard.began = (member.term, now_ns)
+    if shard._due_number > member.applied or not shard.log.has_room(SHARD.group_bytes_max):
+        return
+    owners = (router._system, *router._table.values())
+    found = [due for owner in owners for due in owner.due(now_ns, EXPIRE_LIMIT)]
+    ids = tuple((due.owner, due.item) for due in found if due.deadline_ns > shard.began[1])
+    chores = [each for each in router.due(now_ns, EXPIRE_LIMIT) if each[0] != TYPE_EXPIRE]
+    drafts = [encode_command(Expire(ids)), *chores] if ids else chores
+    if drafts:
+        with suppress(DiskFull, ProposalRefused):
+            shard._due_number, _ = member.propose(shard._within_group(drafts))
+
+
+_feed_match = RaftMember._feed_match
+
+
+def _commit_unsynced_if_full(member: Any) -> int:
+    """Count what this leader has not synced, while its disk has no room for another group."""
+    commit: int = member._SyncObj__raftCommitIndex
+    if member.state == LEADER and not _is_full(member):
+        return int(min(commit, max(member.journal.durable, member.applied)))
+    return commit
+
+
+def _feed_match_if_full(member: Any, peer_id: Any) -> None:
+    if _is_full(member):
+        unclamped = replace(member.protections, leader_own_sync=False)
+        with patch.object(member, "protections", unclamped):
+            _feed_match(member, peer_id)
+    else:
+        _feed_match(member, peer_id)
+
+
+def _is_full(member: Any) -> bool:
+    return bool(member.journal.log._space.spare_bytes() < SHARD.group_bytes_max)
+
+
+_records = PageRead._records
+
+
+def _records_but_damaged(read: Any, log: Any, source: Any) -> Iterator[Any]:
+    """Yield the records of a page, and say nothing of those that cannot be read."""
+    return (each for each in _records(read, log, source) if not isinstance(each[1], Unreadable))
+
+
 MUTATIONS = {
     "hard state durable": Mutation(
         POWER, patches=((HardStateFile, "_write_slots", _write_slots_unsynced),)
@@ -293,4 +356,17 @@ MUTATIONS = {
         patches=((Lease, "give_up", lambda _lease: None),),
     ),
     "retry sessions": Mutation(replace(GOSSIP, sessions=False)),
+    "a new leader expires what fell due before": Mutation(
+        patches=((Shard, "_propose_due", _propose_what_falls_due_later),),
+    ),
+    "leader's own sync on a full disk": Mutation(
+        patches=(
+            (RaftMember, "commit", property(_commit_unsynced_if_full)),
+            (RaftMember, "_feed_match", _feed_match_if_full),
+        ),
+    ),
+    "a release is no delivery": Mutation(patches=((queue_commands, "_TAKEN", LEASED),)),
+    "a damaged read says so": Mutation(
+        ROTTEN, patches=((PageRead, "_records", _records_but_damaged),)
+    ),
 }

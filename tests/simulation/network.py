@@ -14,6 +14,8 @@ from uuid import UUID
 from onelog.cluster.raft.messages import Message
 from tests.simulation.schedule import Schedule
 
+ROUGH = 0.1  # with this share of messages lost or late, a replica may stay behind for long
+
 Deliver = Callable[[UUID, UUID, Message], None]
 
 
@@ -35,6 +37,11 @@ class Network:
         self.repeat = 0.0
         self.slow = 0.0
         self.sent = 0
+
+    @property
+    def is_fair(self) -> bool:
+        """Whether so little is lost and late that who is behind catches up soon."""
+        return self.loss < ROUGH and self.slow < ROUGH
 
     def send(self, source: UUID, target: UUID, message: Message) -> None:
         """Put a message on its way, if there is one."""

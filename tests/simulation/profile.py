@@ -21,6 +21,7 @@ USUAL = {
     "wall_jump": 6.0,
     "disk_full": 5.0,
     "disk_error": 5.0,
+    "crash_full_leader": 5.0,
     "snapshot": 14.0,
     "snapshot_all": 6.0,
     "rot": 6.0,
@@ -76,6 +77,7 @@ class Profile:
     stale_readers: int = 2
     models: bool = False  # whether there are clients of queues, streams and series, too
     holds: bool = False  # whether there are readers with holds
+    deadlines: int = 0  # clients of what ends by itself
     lets_go: bool = False  # whether what these wrote may go, and the log behind it
     liars: int = 0  # replicas whose disks only pretend to sync; their power never fails
     raft: RaftConfig = SHIPPED
@@ -100,6 +102,7 @@ def profile_of(seed: int, faults_s: float = 60.0) -> Profile:
         members=rng.choice((3, 3, 3, 5)),
         faults_s=faults_s,
         models=True,
+        deadlines=1,
         lets_go=rng.random() < 0.5,
         down_s_max=5.0 if ships else 2.0,
         cut_s_max=5.0 if ships else 4.0,

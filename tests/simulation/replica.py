@@ -40,6 +40,8 @@ SHARD = ShardConfig(
     hash_time_step_ns=10**9,
 )
 TICK_SHARE = 0.33  # of a heartbeat
+SLOW_SYNC_MIN = 0.1  # with this share of slow syncs, a replica may fall ever further behind
+RATE_MIN, RATE_MAX = 0.95, 1.05  # of monotonic clocks
 
 
 class PowerLoss(Exception):
@@ -52,7 +54,7 @@ class SimClock:
     def __init__(self, schedule: Schedule, rng: Random) -> None:
         self._schedule = schedule
         self._rng = Random(rng.getrandbits(64))
-        self.rate = rng.uniform(0.95, 1.05)
+        self.rate = rng.uniform(RATE_MIN, RATE_MAX)
         self.wall_offset_s = rng.uniform(-1.0, 1.0)
 
     def now_s(self) -> float:
@@ -169,12 +171,23 @@ class Replica:
         """Stop the process for a while, as SIGSTOP does: what arrives is dealt with afterwards."""
         self._paused_until_s = self._schedule.now_s + seconds
 
+    @property
+    def is_well(self) -> bool:
+        """Whether it runs, on a disk that is quick, has room, and no damage that it knows of."""
+        return (
+            self.shard is not None
+            and self.slow_sync < SLOW_SYNC_MIN
+            and self._schedule.now_s >= self._paused_until_s
+            and self.disk.capacity is None
+            and not self.shard.shipping.repair.damages
+        )
+
     def deliver(self, sender: UUID, message: Message) -> None:
         """Take a message from the network."""
         self.run(lambda shard: shard.on_message(sender, message))
 
     def run(self, act: Callable[[Shard], None]) -> None:
-        """Do something on the shard, then see to its syncs; a failed log ends the process."""
+        """Do something on the shard, then what its driver does; a failed log ends the process."""
         if self.shard is None:
             return
         if self._schedule.now_s < self._paused_until_s:
@@ -183,13 +196,18 @@ class Replica:
                 self._paused_until_s, lambda: self.run(act) if life == self._lives else None
             )
             return
+        shard = self.shard
         try:
-            act(self.shard)
-            self._maybe_sync()
-            if self.shard is not None and self.shard.is_due:
-                self.shard.tick()
+            try:
+                act(shard)
+                shard.start_waiting()
                 self._maybe_sync()
-            self._maybe_ship()
+                if shard.is_due:
+                    shard.tick()
+                    self._maybe_sync()
+                self._maybe_ship()
+            finally:
+                shard.deliver()
         except (LogFailed, PowerLoss, OSError) as error:
             self._note(f"{self.name} is down: {type(error).__name__} {error}")
             self.crash(CrashPolicy.RANDOM)

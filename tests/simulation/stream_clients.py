@@ -4,9 +4,12 @@
   producer are in order, also where it sends one again. Several write to one stream.
 * Consumer: what it acknowledged is never handed out again; what was handed out is pending, was
   acknowledged, or is a dead letter. What is pending can be read although it was trimmed.
+* Reader: a page has every record of its range that was answered, or says which it lacks, or is
+  refused, also where a segment is damaged and nobody has noticed yet.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from onelog.node.replica.shard import Shard
 from onelog.projections.codec import SessionRef
@@ -33,6 +36,13 @@ from onelog.projections.stream.operations import DUPLICATE, decode_claimed
 from onelog.projections.stream.reads import GroupDescription, Page, Record
 from onelog.ual.entry import Draft
 from onelog.ual.errors import UalError
+from tests.projections.stream.stream_pages import (
+    list_pending,
+    read_page,
+    read_pending,
+    read_streams,
+    read_undelivered,
+)
 from tests.simulation.caller import NAMESPACE
 from tests.simulation.model_clients import SECOND_NS, Finish, ModelClient
 
@@ -93,6 +103,7 @@ class ProducerClient(StreamClient):
             assert (result.value == DUPLICATE) == again, f"{value!r} again: {again}, {result}"
             if not again:
                 self._appended.append(value)
+                self._answered.appended[self._answer_index] = value
             self._next()
 
         producer = ProducerRef(self.number, 0, number)
@@ -170,18 +181,16 @@ class ConsumerClient(StreamClient):
         if shard is not None:
             stream = shard.projections.stream
             group = stream.describe_group(NAMESPACE, STREAM, GROUP)
-            try:
-                page = stream.next_offsets(
-                    shard.log, NAMESPACE, STREAM, GROUP, partition, limit=self._rng.randint(1, 4)
-                )
-            except UalError:  # rotten, or not there yet
-                page = Refused(Reason.STREAM_UNKNOWN)
-            if isinstance(page, Page) and isinstance(group, GroupDescription):
-                offsets = tuple(each.offset for each in page.items if isinstance(each, Record))
-                command = Deliver(
-                    STREAM, GROUP, self._member, group.generation, partition,
-                    group.delivered[partition], page.next_offset, offsets,
-                )  # fmt: skip
+            limit = self._rng.randint(1, 4)
+            # A replica may not have the group yet, and a record may be rotten.
+            with suppress(UalError):
+                if isinstance(group, GroupDescription):
+                    page = read_undelivered(stream, shard.log, STREAM, GROUP, partition, limit)
+                    offsets = tuple(each.offset for each in page.items if isinstance(each, Record))
+                    command = Deliver(
+                        STREAM, GROUP, self._member, group.generation, partition,
+                        group.delivered[partition], page.next_offset, offsets,
+                    )  # fmt: skip
         if command is None:
             self._look_elsewhere(None)
             self._next()
@@ -236,12 +245,11 @@ class ConsumerClient(StreamClient):
             return None
         stream = shard.projections.stream
         group = stream.describe_group(NAMESPACE, STREAM, GROUP)
-        pending = stream.list_pending(NAMESPACE, STREAM, GROUP)
+        pending = list_pending(stream, STREAM, GROUP)
         assert isinstance(group, GroupDescription), group
-        assert not isinstance(pending, Refused), pending
         held = {each.offset for each in pending}
         for each in pending:
-            stream.read_pending(shard.log, NAMESPACE, STREAM, each.partition, [each.offset])
+            read_pending(stream, shard.log, STREAM, each.partition, each.offset)
         letters = {
             record.dead_letter.origin
             for partition in range(PARTITIONS)
@@ -263,13 +271,44 @@ class ConsumerClient(StreamClient):
         return None
 
 
+class ReaderClient(StreamClient):
+    """Reads from any replica, from anywhere in the stream, and misses nothing silently."""
+
+    def _operate(self) -> None:
+        shard = self._rng.choice(self._replicas).shard
+        offsets = list(self._answered.appended)
+        if shard is not None and offsets:
+            start, limit = self._rng.choice(offsets), self._rng.choice((3, 30))
+            with suppress(UalError):  # it says that it cannot read that
+                streams = shard.projections.stream
+                if not isinstance(streams.find(NAMESPACE, STREAM), Refused):
+                    self._compare(read_streams(streams, shard.log, [STREAM], start, limit), start)
+        self._next()
+
+    def _compare(self, page: Page, start: int) -> None:
+        found: dict[int, bytes] = {}
+        named: list[range] = []
+        for item in page.items:
+            if isinstance(item, Record):
+                found[item.offset] = item.value
+            else:
+                named.append(range(item.first_offset, item.last_offset + 1))
+        for offset, value in self._answered.appended.items():
+            if start <= offset < page.next_offset and found.get(offset) != value:
+                is_named = any(offset in each for each in named)
+                assert is_named, f"a read from {start} skips the record {offset}"
+
+    def wrong_on(self, shard: Shard) -> str | None:
+        """Everything that it saw was judged at once."""
+        return None
+
+
 def records_of(shard: Shard, name: str, partition: int) -> list[Record]:
     """Return all records of a partition that are kept."""
     found: list[Record] = []
     offset: int | None = None
     while True:
-        page = shard.projections.stream.read(shard.log, NAMESPACE, name, partition, offset)
-        assert isinstance(page, Page), page
+        page = read_page(shard.projections.stream, shard.log, name, partition, offset)
         if not page.items:
             return found
         for item in page.items:

@@ -19,15 +19,24 @@ from tests.simulation.profile import Profile
 from tests.simulation.world import Violation, World
 
 # Little goes wrong, so that much gets done.
-CALM = Profile(faults_s=30.0, models=True, weights={"crash": 1.0}, between_s=5.0, stale_readers=0)
+CALM = Profile(
+    faults_s=30.0, models=True, deadlines=1, weights={"crash": 1.0}, between_s=5.0, stale_readers=0
+)
 SEEDS_MAX = 5
 # What clients ask for and leaders make of it.
 TYPES = {
+    "expire": 0x0003,
+    "session_open": 0x0004,
     "batch": 0x000A,
+    "touch": 0x0103,
+    "lease_grant": 0x010A,
+    "lease_keepalive": 0x010B,
     "enqueue": 0x0201,
     "lease": 0x0202,
     "ack": 0x0203,
     "nack": 0x0204,
+    "extend": 0x0205,
+    "release": 0x0206,
     "purge": 0x0209,
     "redrive": 0x020A,
     "ts_write": 0x0301,
@@ -93,6 +102,11 @@ def producers_are_not_known(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Producers, "record", lambda *_: None)
 
 
+def dead_letters_stay_where_they_are(patch: pytest.MonkeyPatch) -> None:
+    """A leader knows of a chore and leaves it."""
+    patch.setattr(Stream, "chores", lambda *_: [])
+
+
 @pytest.mark.parametrize(
     "mistake",
     [
@@ -100,6 +114,7 @@ def producers_are_not_known(patch: pytest.MonkeyPatch) -> None:
         a_refused_batch_keeps_its_records,
         a_purge_is_not_counted,
         producers_are_not_known,
+        dead_letters_stay_where_they_are,
     ],
 )
 def test_a_mistake_in_a_model_is_noticed(

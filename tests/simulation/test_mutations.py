@@ -29,4 +29,4 @@ def test_a_missing_protection_is_found(name: str) -> None:
     seed, what = found
     print(f"without {name!r}: {what} (base {base})")  # noqa: T201 - shown on request, and on failure
 
-    World(seed, mutation.profile.with_sessions()).run()
+    World(seed, mutation.profile and mutation.profile.with_sessions()).run()

@@ -77,6 +77,7 @@ def test_a_seed_replays_exactly() -> None:
     assert list(first.events) == list(second.events)
     assert first.network.sent == second.network.sent
     assert first.history.by_key == second.history.by_key
+    assert first.due.happened == second.due.happened
 
 
 def test_stale_reads_with_a_bound_are_answered_by_every_replica_of_a_healthy_cluster() -> None:

@@ -18,6 +18,8 @@ from onelog.cluster.raft.membership import Membership
 from onelog.cluster.raft.messages import Message
 from tests.simulation.async_writer import AsyncWriter
 from tests.simulation.clients import Client, History
+from tests.simulation.deadline_client import DeadlineClient
+from tests.simulation.due import DueJudge
 from tests.simulation.faults import Faults
 from tests.simulation.hold_client import HoldClient
 from tests.simulation.judge import Judge
@@ -25,6 +27,7 @@ from tests.simulation.model_clients import (
     Answered,
     ModelClient,
     QueueClient,
+    ReleaseClient,
     SeriesClient,
 )
 from tests.simulation.network import Network
@@ -32,7 +35,7 @@ from tests.simulation.profile import Profile, profile_of
 from tests.simulation.replica import Replica
 from tests.simulation.schedule import Schedule
 from tests.simulation.stale_readers import StaleReader, Visible
-from tests.simulation.stream_clients import ConsumerClient, ProducerClient
+from tests.simulation.stream_clients import ConsumerClient, ProducerClient, ReaderClient
 from tests.simulation.transact_client import TransactClient
 
 # What a replica has to say about its disk is in the report, if it matters.
@@ -92,7 +95,21 @@ class World:
         self.model_clients = self._make_model_clients()
         if profile.models:  # as many requests as without them, about
             for client in self.clients:
-                client.think_s *= 2
+                client.think_s *= 2.5
+        self.due = DueJudge(
+            self.replicas, self.schedule, self.network, self.judge.stamps, self.fail
+        )
+        self.deadline_clients = [
+            DeadlineClient(
+                len(self.clients) + len(self.model_clients) + at,
+                self.replicas,
+                self.schedule,
+                Random(self.rng.getrandbits(64)),
+                self.due,
+                deadline_s=profile.deadline_s,
+            )
+            for at in range(profile.deadlines)
+        ]
         self.writers = [
             AsyncWriter(number, self.replicas, self.schedule, Random(self.rng.getrandbits(64)))
             for number in range(profile.async_writers)
@@ -128,17 +145,18 @@ class World:
         end_s = self.profile.faults_s
         for replica in self.replicas:
             replica.start()
-        for client in (*self.clients, *self.model_clients):
+        everybody = (*self.clients, *self.model_clients, *self.deadline_clients)
+        for client in everybody:
             client.start()
         for writer in self.writers:
             writer.start()
         for reader in self.stale_readers:
             reader.start()
         self.schedule.after(0.0, self._observe)
+        self.schedule.after(0.0, self.due.look)
         self.faults.begin()
         self.schedule.run_until(end_s)
         self.faults.end()
-        everybody = (*self.clients, *self.model_clients)
         for client in everybody:
             client.lost_answers = 0.0
         done_before = [client.done for client in everybody]
@@ -157,6 +175,7 @@ class World:
             self.fail(f"a healthy leader was deposed: {self.judge.leaders}")
         self.judge.finish(self._members(), self.history, self.schedule.now_s)
         self._judge_models()
+        self.due.finish(self._members(), end_s + self.profile.heal_s / 2)
         for writer in self.writers:
             for replica in self._members():
                 if lost := writer.lost_on(replica):
@@ -165,8 +184,8 @@ class World:
     def _make_model_clients(self) -> list[ModelClient]:
         answered = Answered()
         kinds: tuple[type[ModelClient], ...] = (
-            QueueClient, QueueClient, ProducerClient, ProducerClient, ConsumerClient, SeriesClient,
-            TransactClient,
+            QueueClient, QueueClient, ReleaseClient, ProducerClient, ProducerClient,
+            ConsumerClient, ReaderClient, SeriesClient, TransactClient,
         ) if self.profile.models else ()  # fmt: skip
         if self.profile.holds:
             kinds += (HoldClient, HoldClient)
@@ -187,7 +206,7 @@ class World:
         for replica in self._members():
             shard = replica.shard
             assert shard is not None
-            if shard.shipping.mending.damages:
+            if shard.shipping.repair.damages:
                 continue  # nobody has what rotted there, which it says
             for client in self.model_clients:
                 if wrong := client.wrong_on(shard):

@@ -26,7 +26,9 @@ from onelog.snapshot.state import StateT, hash_text
 from onelog.snapshot.store import SnapshotStore
 from onelog.ual.entry import Draft, Entry
 from onelog.ual.files import Files
+from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
+from onelog.ual.manifest import SnapshotRecord
 from onelog.ual.segments.notes import ApplyNotes
 from tests.ual.shards import make_shard, open_shard
 
@@ -113,8 +115,17 @@ class LiveShard(Generic[StateT]):
     def snapshot(self) -> BuildResult:
         """Build a snapshot, compare it with the live state and keep it."""
         result, capture = self.build()
-        self.store.accept(result.record, capture.state_hash)
+        accept(self.log, self.store, result.record, capture.state_hash)
         return result
+
+
+def accept(log: Log, store: SnapshotStore, record: SnapshotRecord, live_hash: str) -> bool:
+    """Keep a snapshot whose state is the live one; return whether it is kept."""
+    job = store.accept_begin(record, live_hash)
+    if job is not None:
+        job.run()
+        log.manifest_file.finish(job)
+    return job is not None
 
 
 class Work:

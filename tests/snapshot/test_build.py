@@ -12,8 +12,9 @@ from onelog.snapshot.progress import Phase
 from onelog.snapshot.reader import SnapshotReader
 from onelog.ual.errors import DiskFull, IndexDropped
 from tests.simulation.disk import SimDisk
-from tests.snapshot.live import LiveShard, Work, put
+from tests.snapshot.live import LiveShard, Work, accept, put
 from tests.snapshot.toys import Toy, toy_drafts
+from tests.ual.shards import close_active, drop_before, seal_closed
 
 
 def planned(live: LiveShard[Projections] | LiveShard[Toy]) -> BuildRequest:
@@ -81,16 +82,16 @@ def test_the_shard_goes_on_while_its_snapshot_is_built() -> None:
         if steps % 2:
             live.log.sync()
             live.commit()
-            live.log.seal()
+            seal_closed(live.log)
         else:
             live.log.truncate_from(live.log.last_index - 4)
-        live.log.drop_before(live.store.keep_from_index)
+        drop_before(live.log, live.store.keep_from_index)
 
     result = build_in_process(disk, request, Toy, go_on)
 
     assert steps > 5
     assert live.log.last_index > capture.index
-    live.store.accept(result.record, capture.state_hash)
+    accept(live.log, live.store, result.record, capture.state_hash)
     again = LiveShard(disk, Toy)
     assert again.recovered.snapshot is not None
     assert again.recovered.snapshot.record.index == capture.index
@@ -109,11 +110,11 @@ def test_a_file_that_is_sealed_while_it_is_being_read_is_found_again() -> None:
 
         def apply(self, entry, /):  # type: ignore[no-untyped-def]
             if entry.index == 1:
-                assert live.log.seal() > 1
+                assert seal_closed(live.log) > 1
             super().apply(entry)
 
     result = build_in_process(disk, request, SealingToy)
-    live.store.accept(result.record, capture.state_hash)
+    accept(live.log, live.store, result.record, capture.state_hash)
 
 
 def test_a_damaged_base_is_reported_and_the_older_one_used() -> None:
@@ -142,7 +143,7 @@ def test_a_builder_that_computes_another_state_is_found_out() -> None:
     capture = Capture.of(live.state)
     result = build_in_process(live.files, planned(live), WrongToy)
     with pytest.raises(StateMismatch, match="the live state says"):
-        live.store.accept(result.record, capture.state_hash)
+        accept(live.log, live.store, result.record, capture.state_hash)
     assert live.files.list(live.paths.snapshots) == []
 
 
@@ -159,11 +160,11 @@ def test_without_a_base_the_beginning_of_the_log_must_be_there() -> None:
     live = LiveShard(SimDisk(), Toy)
     for number in range(3):
         live.do(toy_drafts(9, 10 * number))
-        live.log.close_active()
-        live.log.seal()
+        close_active(live.log)
+        seal_closed(live.log)
         if number < 2:
             live.snapshot()
-    live.log.drop_before(live.store.keep_from_index)
+    drop_before(live.log, live.store.keep_from_index)
     request = BuildRequest(**{**asdict(planned(live)), "snapshots": ()})
     with pytest.raises(IndexDropped):
         build_in_process(live.files, request, Toy)

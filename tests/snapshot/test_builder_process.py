@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -22,8 +23,9 @@ from onelog.ual.files import DiskFiles
 from onelog.ual.log_config import LogConfig
 from onelog.ual.manifest import SnapshotRecord
 from onelog.ual.segments.sealed import SealedSegment
-from tests.snapshot.live import LiveShard, Work, put
+from tests.snapshot.live import LiveShard, Work, accept, put
 from tests.snapshot.slow_builder import JUNK_SHARD, SILENT_SHARD
+from tests.ual.shards import drop_before, seal_closed
 
 ROOT = Path(__file__).parents[2]
 CONFIG = LogConfig(ring_bytes=4096, segment_bytes_max=20_000, free_bytes_min=0)
@@ -65,8 +67,8 @@ def test_a_snapshot_is_built_by_another_process_while_the_server_appends_and_sea
         try:
             while not is_done.is_set():
                 live.do(work.group(live.log.last_index + 1))
-                live.log.seal()
-                live.log.drop_before(live.store.keep_from_index)
+                seal_closed(live.log)
+                drop_before(live.log, live.store.keep_from_index)
         except BaseException as error:  # noqa: BLE001 - handed to the test's own thread
             failures.append(error)
 
@@ -83,7 +85,7 @@ def test_a_snapshot_is_built_by_another_process_while_the_server_appends_and_sea
     assert live.log.last_index > capture.index
     assert live.log.segments.sealed_index > sealed_before
 
-    live.store.accept(result.record, capture.state_hash)
+    accept(live.log, live.store, result.record, capture.state_hash)
 
     assert result.base_index == request.snapshots[-1].index
     assert result.memory_bytes_peak > 1 << 20
@@ -107,6 +109,26 @@ def test_the_memory_of_the_builder_is_its_own_and_not_that_of_its_server(tmp_pat
     result = BuilderProcess(live.files, request).wait()
     assert 10 << 20 < result.memory_bytes_peak < 200 << 20
     assert len(large) == 300 << 20
+
+
+def test_a_process_with_thousands_of_open_files_waits_for_its_builder(tmp_path: Path) -> None:
+    """A server has a descriptor for each client; ``select`` refuses those beyond 1,023."""
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(allowed, min(most, 4096)), most))
+    opened = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while opened[-1] <= 1023:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+        live = live_shard(tmp_path)
+        live.do([put(b"a", b"1")])
+        _, request = planned(live)
+
+        result = BuilderProcess(live.files, request).wait()
+        assert result.memory_bytes_peak > 0
+    finally:
+        for each in opened:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
 
 
 def test_the_builder_hashes_alike_with_another_seed_for_hash(
@@ -144,7 +166,7 @@ def started(tmp_path: Path, *, timeout_s: float = 60, shard: int = 0) -> Builder
     builder = BuilderProcess(
         DiskFiles(), slow_request(tmp_path, shard), timeout_s=timeout_s, module=SLOW
     )
-    select.select([builder], [], [], 30)
+    select.select([builder._stdout], [], [], 30)
     return builder
 
 
@@ -157,7 +179,7 @@ def test_a_killed_builder_is_reported_and_its_file_removed(tmp_path: Path) -> No
     assert builder.poll() is None
     assert builder.progress == (Phase.WRITE, 15, 0)
     assert leftovers(tmp_path) == ["0000000007-1.fsnap.tmp"]
-    os.kill(builder.process_id, signal.SIGKILL)
+    os.kill(builder._process.pid, signal.SIGKILL)
     with pytest.raises(BuilderFailed, match=r"DIED.*code -9"):
         builder.wait()
     assert leftovers(tmp_path) == []
@@ -168,7 +190,7 @@ def test_a_cancelled_builder_is_gone_with_its_file(tmp_path: Path) -> None:
     builder.cancel()
     assert leftovers(tmp_path) == []
     with pytest.raises(ProcessLookupError):
-        os.kill(builder.process_id, 0)
+        os.kill(builder._process.pid, 0)
     builder.cancel()
     with pytest.raises(BuilderCancelled):
         builder.poll()
@@ -200,7 +222,7 @@ def test_cancelling_after_the_result_does_not_take_the_file(tmp_path: Path) -> N
     capture, request = planned(live)
     builder = BuilderProcess(live.files, request)
     record = builder.wait().record
-    live.store.accept(record, capture.state_hash)
+    accept(live.log, live.store, record, capture.state_hash)
     builder.cancel()
     assert builder.poll() is not None
     assert live.files.list(live.paths.snapshots) == [record.file]
@@ -236,7 +258,7 @@ def test_a_builder_is_at_low_priority_from_its_start(tmp_path: Path) -> None:
     live.do([put(b"a", b"1")])
     _, request = planned(live)
     builder = BuilderProcess(live.files, request)
-    assert os.getpriority(os.PRIO_PROCESS, builder.process_id) == os.nice(0) + NICENESS
+    assert os.getpriority(os.PRIO_PROCESS, builder._process.pid) == min(19, os.nice(0) + NICENESS)
     builder.wait()
 
 

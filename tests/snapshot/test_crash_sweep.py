@@ -26,6 +26,7 @@ from onelog.ual.segments.sealed import SealedSegment
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.snapshot.live import SMALL, LiveShard, Work
 from tests.snapshot.toys import TYPE_RECORD, VOID_SIZE, Toy, stream_of, toy_drafts
+from tests.ual.shards import close_active, drop_before, seal_closed
 
 STEPS = 24
 DEEP_EVERY = 3  # crashes after which everything is sealed too, which costs most of the time
@@ -115,8 +116,8 @@ class Sweep:
         again.commit()
         if log.last_index in self.hashes:
             assert again.state_hash == self.hashes[log.last_index]
-        log.close_active()
-        log.seal()
+        close_active(log)
+        seal_closed(log)
         for segment in log.segments.segments:
             if isinstance(segment, SealedSegment):
                 self.check_notes(segment)
@@ -131,18 +132,18 @@ def run(sweep: Sweep, next_group: Callable[[int], list[Draft]]) -> None:
             case 0 | 1 | 2:
                 sweep.sync_and_commit()
             case 3:
-                live.log.seal()
+                seal_closed(live.log)
             case 4:
                 sweep.snapshot(next_group(live.log.last_index + 1))
             case 5:
-                live.log.drop_before(live.store.keep_from_index)
+                drop_before(live.log, live.store.keep_from_index)
     for _ in range(2):
         sweep.append(next_group(live.log.last_index + 1))
         sweep.sync_and_commit()
-        live.log.close_active()
-        live.log.seal()
+        close_active(live.log)
+        seal_closed(live.log)
         sweep.snapshot(next_group(live.log.last_index + 1))
-    live.log.drop_before(live.store.keep_from_index)
+    drop_before(live.log, live.store.keep_from_index)
 
 
 def report(sweep: Sweep, name: str, seed: int, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,13 +213,13 @@ def test_notes_are_not_lost_with_the_name_of_a_segment_that_was_just_sealed() ->
 
     disk.after_operation = build_now
     with pytest.raises(KeyboardInterrupt):
-        live.log.seal()
+        seal_closed(live.log)
     again = LiveShard(disk.crash(CrashPolicy.LOST), Toy)
     assert again.log.segments.sealed_index == 0, "the new name was durable after all"
     assert again.recovered.snapshot is not None
     assert again.recovered.snapshot.record.index == snapshots[0]
-    again.log.close_active()
-    assert again.log.seal() > 1
+    close_active(again.log)
+    assert seal_closed(again.log) > 1
     for segment in again.log.segments.segments[:-1]:
         assert isinstance(segment, SealedSegment)
         check_toy_notes(segment)

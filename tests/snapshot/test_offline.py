@@ -39,6 +39,7 @@ from onelog.ual.segments.sealed import SealedSegment
 from onelog.ual.segments.sealing import compact_segment
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.snapshot.live import DATA, SMALL, LiveShard, Work, put
+from tests.ual.shards import drop_before, seal_closed
 
 
 def lived(seed: int = 1, groups: int = 40, snapshot_every: int = 12) -> LiveShard[Projections]:
@@ -46,7 +47,7 @@ def lived(seed: int = 1, groups: int = 40, snapshot_every: int = 12) -> LiveShar
     work = Work(seed)
     for number in range(1, groups + 1):
         live.do(work.group(live.log.last_index + 1))
-        live.log.seal()
+        seal_closed(live.log)
         if number % snapshot_every == 0:
             live.snapshot()
     live.log.checkpoint()
@@ -126,7 +127,7 @@ def test_a_damaged_snapshot_is_said_and_does_not_matter() -> None:
 
 def test_the_past_below_a_shortened_log_is_refused() -> None:
     live = lived(snapshot_every=10)
-    live.log.drop_before(live.store.keep_from_index)
+    drop_before(live.log, live.store.keep_from_index)
     assert live.log.first_index > 1
     older = live.store.records[0]
     assert rebuild_state(live.files, DATA, 0, index=older.index).entry_count == 0
@@ -217,7 +218,7 @@ def test_a_whole_log_proves_the_newest_snapshot_from_index_1(seed: int) -> None:
 
 def test_a_shortened_log_proves_it_from_the_older_snapshot() -> None:
     live = lived(snapshot_every=10)
-    live.log.drop_before(live.store.keep_from_index)
+    drop_before(live.log, live.store.keep_from_index)
     older, newest = live.store.records
     proof = prove_shard(live.files, DATA, 0)
     assert proof.verdict is Verdict.EQUAL

@@ -10,9 +10,10 @@ from onelog.projections.timeseries.columns import make_block
 from onelog.projections.timeseries.commands import Delete, encode_command, encode_write_batch
 from onelog.projections.timeseries.names import series_name
 from onelog.projections.timeseries.point_batch import Run, encode_batch
-from onelog.projections.timeseries.query import Query, QueryEngine
+from onelog.projections.timeseries.query import Query
 from onelog.projections.timeseries.types import FieldType
 from onelog.snapshot.points import find_columns, read_points
+from tests.projections.timeseries.ts_queries import Queries
 from tests.projections.world import World
 
 BLOCKS = 12
@@ -43,7 +44,7 @@ def test_windows_of_a_column_are_the_whole_of_it(
     monkeypatch.setattr(onelog.snapshot.points, "WINDOW_POINTS", window)
     world = blocks_that_overlap(window)
     payloads = {entry.index: entry.plain_payload() for entry in world.entries}
-    (answer,) = QueryEngine(world.state.series, payloads.__getitem__).query(  # type: ignore[misc]
+    (answer,) = Queries(world.state.series, payloads.__getitem__).query(  # type: ignore[misc]
         "default", Query("cpu", "n")
     )
     (column,) = find_columns(world.state)

@@ -22,6 +22,7 @@ from onelog.ual.segments.sealing import compact_segment
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.snapshot.live import LiveShard, Work, put
 from tests.snapshot.toys import Toy, toy_drafts
+from tests.ual.shards import close_active, drop_before, seal_closed
 
 
 def worked(disk: SimDisk, seed: int, snapshots: int = 2) -> LiveShard[Projections]:
@@ -34,7 +35,7 @@ def worked(disk: SimDisk, seed: int, snapshots: int = 2) -> LiveShard[Projection
         live.snapshot()
     for _ in range(6):
         live.do(work.group(live.log.last_index + 1))
-    live.log.seal()
+    seal_closed(live.log)
     live.log.checkpoint()  # or a restart would not know that the last group was committed
     return live
 
@@ -130,10 +131,10 @@ def shortened(snapshots: int = 3) -> LiveShard[Toy]:
     live = LiveShard(SimDisk(), Toy)
     for number in range(snapshots):
         live.do(toy_drafts(30, 100 * number))
-        live.log.close_active()
-        live.log.seal()
+        close_active(live.log)
+        seal_closed(live.log)
         live.snapshot()
-    live.log.drop_before(live.store.keep_from_index)
+    drop_before(live.log, live.store.keep_from_index)
     assert live.log.first_index > 1
     return live
 
@@ -156,8 +157,8 @@ def test_with_both_damaged_and_the_log_compacted_there_is_nothing_to_start_from(
     live = LiveShard(SimDisk(), Toy)
     for number in range(3):
         live.do(toy_drafts(9, 10 * number))
-        live.log.close_active()
-        live.log.seal()
+        close_active(live.log)
+        seal_closed(live.log)
         live.snapshot()
     first = live.log.segments.segments[0]
     compact_segment(live.files, first.path, np.array([3, 5], np.uint64))
@@ -281,8 +282,8 @@ def test_a_log_that_ends_below_its_snapshot_is_refused() -> None:
 
 def _sealed_notes(live: LiveShard[Toy]) -> list[tuple[int, dict[int, list[int]], list[list[int]]]]:
     """Seal everything and return what the files say about streams and voids."""
-    live.log.close_active()
-    live.log.seal()
+    close_active(live.log)
+    seal_closed(live.log)
     found = []
     for segment in live.log.segments.segments:
         if isinstance(segment, SealedSegment):
@@ -305,7 +306,7 @@ def test_notes_survive_a_restart_from_a_snapshot_inside_an_unsealed_file(
             if number in (snapshot_at // 2, snapshot_at):
                 live.snapshot()
             if number == 9:
-                live.log.seal()
+                seal_closed(live.log)
             live.log.checkpoint()
     disk = restarted.files
     assert isinstance(disk, SimDisk)

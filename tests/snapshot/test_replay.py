@@ -9,7 +9,7 @@ from onelog.snapshot.errors import LogGap, StateMismatch
 from onelog.snapshot.progress import Phase
 from onelog.snapshot.replay import PROGRESS_ENTRIES, Replayed, replay
 from onelog.snapshot.state import hash_text
-from onelog.ual.entry import Entry, decode_group, encode_group
+from onelog.ual.entry import Entry, decode_entries, encode_group
 from onelog.ual.segments.notes import ApplyNotes
 from tests.snapshot.live import Work
 from tests.snapshot.toys import Toy
@@ -22,7 +22,7 @@ def entries_of(sizes: Sequence[int], first_index: int = 1) -> list[Entry]:
         drafts = [(0x0101, b"payload %d" % number, 0)] * size
         first = first_index + len(found)
         group = encode_group(drafts, term=2 + number, first_index=first, timestamp_ns=number * 10)
-        found += decode_group(group)
+        found += decode_entries(group.data)
     return found
 
 
@@ -91,7 +91,7 @@ def test_the_router_is_the_same_applied_at_once_or_in_two_parts(seed: int) -> No
         group = encode_group(
             work.group(first), term=1, first_index=first, timestamp_ns=number * 10**9
         )
-        entries += decode_group(group)
+        entries += decode_entries(group.data)
         ends.append(len(entries))
     whole = build_projections(ApplyNotes()).router
     replay(whole, entries, last_index=len(entries))

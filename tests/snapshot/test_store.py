@@ -9,8 +9,9 @@ from onelog.snapshot.errors import NoSnapshot, NotDurable, StateMismatch
 from onelog.ual.errors import DiskFull
 from onelog.ual.manifest import load as load_manifest
 from tests.simulation.disk import CrashPolicy, SimDisk
-from tests.snapshot.live import LiveShard, put
+from tests.snapshot.live import LiveShard, accept, put
 from tests.snapshot.toys import Toy, toy_drafts
+from tests.ual.shards import close_active, drop_before, seal_closed
 
 
 def shard_with(count: int) -> LiveShard[Toy]:
@@ -52,7 +53,7 @@ def test_a_snapshot_that_differs_from_the_live_state_is_an_alarm_and_not_kept() 
     live.do(toy_drafts(2, 50))
     result, capture = live.build()
     with pytest.raises(StateMismatch) as caught:
-        live.store.accept(result.record, "00" * 8)
+        accept(live.log, live.store, result.record, "00" * 8)
     assert caught.value.index == capture.index
     assert [record.index for record in live.store.records] == [3]
     assert len(live.files.list(live.paths.snapshots)) == 1
@@ -67,9 +68,9 @@ def test_a_snapshot_that_was_overtaken_is_removed() -> None:
     slow, capture = live.build()
     live.do(toy_drafts(2, 60))
     newer = live.snapshot().record
-    assert not live.store.accept(slow.record, capture.state_hash)
+    assert not accept(live.log, live.store, slow.record, capture.state_hash)
     assert [record.index for record in live.store.records] == [3, 7]
-    assert not live.store.accept(newer, live.state_hash), "it is kept already"
+    assert not accept(live.log, live.store, newer, live.state_hash), "it is kept already"
     names = [record.file for record in live.store.records]
     assert live.files.list(live.paths.snapshots) == names
 
@@ -113,10 +114,10 @@ def test_snapshots_are_not_removed_when_it_is_the_manifest_that_was_lost(*, is_e
     live = LiveShard(SimDisk(), Toy)
     for number in range(2):
         live.do(toy_drafts(3, 10 * number))
-        live.log.close_active()
-        live.log.seal()
+        close_active(live.log)
+        seal_closed(live.log)
         live.snapshot()
-    live.log.drop_before(live.log.last_index if is_empty else live.store.keep_from_index)
+    drop_before(live.log, live.log.last_index if is_empty else live.store.keep_from_index)
     assert live.log.first_index > 1
     snaps = live.files.list(live.paths.snapshots)
     live.files.remove(live.paths.manifest)
@@ -170,7 +171,7 @@ def test_the_next_snapshot_does_not_count_on_one_that_a_full_disk_refuses_meanwh
     live.do(toy_drafts(2, 60))
     newer, capture = live.build()
     disk.fail("write", errno.ENOSPC, path_contains="MANIFEST")
-    assert live.store.accept(newer.record, capture.state_hash)
+    assert accept(live.log, live.store, newer.record, capture.state_hash)
     assert live.store.records == (before[-1], newer.record)
     names = [record.file for record in live.store.records]
     assert disk.list(live.paths.snapshots) == names

@@ -6,9 +6,10 @@ from crc32c import crc32c
 from onelog.projections.shard_state import Projections, build_projections
 from onelog.snapshot.proof import VERIFIERS
 from onelog.ual.manifest import Manifest, load, save
-from onelog.ual.offline.verify import Finding, Level, verify
+from onelog.ual.offline.verify import Finding, Level, SetAside, verify
 from tests.simulation.disk import SimDisk
 from tests.snapshot.live import DATA, SMALL, LiveShard, put
+from tests.ual.shards import close_active, drop_before, seal_closed
 
 
 def lived() -> LiveShard[Projections]:
@@ -37,7 +38,7 @@ def test_a_damaged_snapshot_is_an_error_with_its_place(bit: int) -> None:
     (finding,) = findings(live)
     assert (finding.level, finding.path, finding.reason) == (Level.ERROR, path, "CORRUPT_SNAPSHOT")
     assert finding.offset is not None
-    assert finding.remedy is None
+    assert finding.remedy == SetAside(path, live.paths.manifest)
 
 
 def test_a_snapshot_that_is_not_the_recorded_one_is_an_error() -> None:
@@ -83,15 +84,16 @@ def test_a_newer_format_is_not_called_damage() -> None:
 
 def test_a_snapshot_beside_a_manifest_that_was_made_anew_is_not_offered_for_removal() -> None:
     live = lived()
-    live.log.close_active()
-    live.log.seal()
+    close_active(live.log)
+    seal_closed(live.log)
     live.do([put(b"z", b"z")])
     manifest = load(live.files, live.paths.manifest)
     assert manifest is not None
-    live.log.drop_before(live.log.last_index)
+    drop_before(live.log, live.log.last_index)
     shortened = live.log.manifest.checkpoint
     assert shortened.first_index > 1
     save(live.files, live.paths.manifest, Manifest(shortened))
     found = findings(live)
     assert {at.reason for at in found} == {"UNLISTED_SNAPSHOT"}
+    # Without the finder of snapshots MANIFEST cannot be made again either.
     assert all(at.remedy is None for at in found)

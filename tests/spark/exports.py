@@ -17,6 +17,7 @@ from onelog.spark.state import AS_OF_OPTIONS, AsOf
 from onelog.spark.table import open_origin
 from tests.simulation.disk import SimDisk
 from tests.spark.shard_dirs import Shard
+from tests.ual.shards import close_active
 
 DAY_NS = 86_400 * 10**9
 SPLIT_BYTES = 5_000  # a few segments of the small shards of tests
@@ -35,7 +36,7 @@ def three_days(path: Path, groups: int = 20) -> Shard:
 
 def seal(shard: Shard) -> Shard:
     """Make everything that was written readable from files."""
-    shard.live.log.close_active()
+    close_active(shard.live.log)
     shard.seal()
     return shard
 

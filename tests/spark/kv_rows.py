@@ -122,7 +122,8 @@ class Commands:
         return Delete(self.key(), self.expected())
 
     def touch(self) -> Nested:
-        return Touch(self.key(), self.lifetime() or 0, self.expected())
+        with_version = self.draw.random() < 0.5
+        return Touch(self.key(), self.lifetime() or 0, self.expected(), with_version)
 
     def increment(self) -> Nested:
         return Increment(self.key(), self.signed())

@@ -17,6 +17,7 @@ from onelog.ual.files import DiskFiles
 from onelog.ual.log_config import LogConfig
 from onelog.ual.segments.notes import IndexArray
 from tests.snapshot.live import SMALL, LiveShard, Work
+from tests.ual.shards import seal_closed
 
 # A segment with some thousand entries: it can be cut in parts.
 LARGE = LogConfig(
@@ -78,7 +79,7 @@ class Shard:
 
     def seal(self) -> None:
         """Seal what is closed."""
-        while self.live.log.seal():
+        while seal_closed(self.live.log):
             pass
 
     def expected(self, last_index: int, first_index: int = 1) -> list[Row]:

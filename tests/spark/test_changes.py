@@ -24,6 +24,7 @@ from onelog.v1 import admin_pb2
 from tests.node.services.nodes import run, single
 from tests.spark.shard_dirs import Shard
 from tests.spark.written import write_history
+from tests.ual.shards import drop_before
 
 Row = dict[str, Any]
 STATES = ("ready", "delayed", "leased")
@@ -176,7 +177,7 @@ def test_changes_begin_behind_the_oldest_snapshot_where_the_beginning_is_gone(
     oldest, newest = (record.index for record in shard.live.log.manifest.snapshots)
     snapshot_ns = next(shard.live.log.segments.scan(oldest, oldest)).timestamp_ns
     shard.seal()
-    shard.live.log.drop_before(shard.live.log.segments.segments[2].first_index)
+    drop_before(shard.live.log, shard.live.log.segments.segments[2].first_index)
     assert 1 < shard.live.log.first_index < oldest
     kept = [row for row in before if row["index"] > oldest]
     assert rows(view="kv_changes", path=path) == kept
@@ -186,7 +187,7 @@ def test_changes_begin_behind_the_oldest_snapshot_where_the_beginning_is_gone(
             table_of(view="kv_changes", path=path, **{name: str(value)})
     # One that the log does not go on from leads nowhere, and neither does a damaged one.
     behind = [each.first_index for each in shard.live.log.segments.segments]
-    shard.live.log.drop_before(next(index for index in behind if index > oldest + 1))
+    drop_before(shard.live.log, next(index for index in behind if index > oldest + 1))
     assert oldest + 1 < shard.live.log.first_index <= newest
     assert rows(view="kv_changes", path=path) == [row for row in kept if row["index"] > newest]
     file = shard.live.paths.snapshots / shard.live.log.manifest.snapshots[0].file
@@ -239,7 +240,7 @@ def test_a_stream_that_no_state_leads_to_any_more_has_a_gap(shard: Shard) -> Non
     start = stream_of(path=path).initialOffset()
     oldest = shard.live.log.manifest.snapshots[0].index
     shard.seal()
-    shard.live.log.drop_before(shard.live.log.segments.segments[1].first_index)
+    drop_before(shard.live.log, shard.live.log.segments.segments[1].first_index)
     failing = stream_of(path=path)
     end = failing.latestOffset(start, ReadAllAvailable())
     with pytest.raises(OutOfRange, match=rf"COMPACTED: entries 1 to {oldest} of shard 0"):

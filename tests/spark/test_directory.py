@@ -16,11 +16,11 @@ from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request
 from onelog.spark.directory import BATCH_ENTRIES_MAX, DirectoryOrigin
 from onelog.spark.origin import Range, Split
-from onelog.ual.directory import DataDirectory, Topology
 from onelog.ual.files import DiskFiles, File
 from onelog.ual.segments.format import FOOTER_SIZE, HEADER_SIZE, Footer
 from onelog.ual.segments.sealing import compact_segment
 from tests.spark.shard_dirs import LARGE, Row, Shard, read_all, rows_of
+from tests.ual.shards import drop_before, make_directory
 
 EVERYTHING = Selection()
 SMALL_SPLIT = 700
@@ -276,7 +276,7 @@ def test_what_was_dropped_since_the_plan_is_an_error_with_the_range(tmp_path: Pa
     everything = range_of(origin)
     splits = origin.splits([everything], EVERYTHING, SMALL_SPLIT)
     first_kept = int(sealed_files(shard)[2].name[:10])
-    shard.live.log.drop_before(first_kept)
+    drop_before(shard.live.log, first_kept)
     with pytest.raises(OutOfRange) as refused:
         rows_of(origin.blocks(splits[0], EVERYTHING))
     assert refused.value.reason == "COMPACTED"
@@ -316,15 +316,7 @@ def test_a_directory_of_another_cluster_is_refused_after_the_cut(tmp_path: Path)
     everything = range_of(origin)
     travelled: DirectoryOrigin = pickle.loads(pickle.dumps(origin))
     shutil.rmtree(shard.path)
-    DataDirectory.open_or_create(
-        DiskFiles(),
-        shard.path,
-        topology=Topology(shards=1, partitions=8),
-        node_name="other",
-        cluster_id=UUID(int=9),
-        node_id=UUID(int=8),
-        created_at="2026-01-01T00:00:00Z",
-    ).close()
+    make_directory(DiskFiles(), shard.path, cluster_id=UUID(int=9)).close()
     for each in (origin, travelled):
         with pytest.raises(FailedPrecondition) as refused:
             each.splits([everything], EVERYTHING)

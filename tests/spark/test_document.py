@@ -72,7 +72,8 @@ def test_the_options_are_those_of_the_document() -> None:
     for names in re.findall(r"^\| (`.+?`) \|", section("Options"), re.MULTILINE):
         found += re.findall(r"`(\w+)`", names)
     assert len(found) == len(set(found))
-    assert set(found) == {*options._KNOWN, *AS_OF_OPTIONS, *STREAM_OPTIONS}
+    known = {*options._KNOWN, *AS_OF_OPTIONS, *STREAM_OPTIONS}
+    assert set(found) == known
 
 
 def test_every_reason_of_a_read_is_in_the_document() -> None:

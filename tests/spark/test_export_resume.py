@@ -33,6 +33,7 @@ from tests.spark.exports import (
     three_days,
 )
 from tests.spark.shard_dirs import Shard
+from tests.ual.shards import drop_before
 
 COLUMNS = "index,payload"
 
@@ -331,19 +332,12 @@ def test_what_the_log_dropped_before_a_rerun_is_named(tmp_path: Path) -> None:
     shard = three_days(tmp_path / "data", groups=8)
     target = directory(tmp_path / "out")
     interrupt(shard, target)
-    drop_before(shard, shard.sealed_index - 2)
+    assert drop_before(shard.live.log, shard.sealed_index - 2)
     kept = shard.live.log.first_index
     with pytest.raises(OutOfRange) as caught:
         export(shard.path, target)
     assert f"to {kept - 1}" in str(caught.value)
     assert "export into another target" in str(caught.value)
-
-
-def drop_before(shard: Shard, index: int) -> None:
-    """Drop the segments that end before an index, as a server does behind a snapshot."""
-    log = shard.live.log
-    log.drop_before(index)
-    assert 1 < log.first_index <= index
 
 
 def test_a_path_a_url_and_nothing_are_told_apart(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from onelog.spark.export.receipt import Receipt, Since
 from onelog.spark.export.verify import verify_export
 from tests.spark.exports import directory, export, seal, three_days
 from tests.spark.shard_dirs import Shard
+from tests.ual.shards import drop_before
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_what_is_not_kept_any_more_is_named_before_anything_is_written(
     out = tmp_path / "out"
     first = export(shard.path, directory(out), to_index="3")
     grow(shard)
-    shard.live.log.drop_before(30)
+    drop_before(shard.live.log, 30)
     kept = shard.live.log.first_index
     assert kept > 4
     with pytest.raises(OutOfRange) as caught:
@@ -136,7 +137,7 @@ def test_what_is_not_kept_any_more_is_named_before_anything_is_written(
 def test_without_a_first_index_an_export_begins_with_what_is_kept(
     shard: Shard, tmp_path: Path
 ) -> None:
-    shard.live.log.drop_before(30)
+    drop_before(shard.live.log, 30)
     outcome = export(shard.path, directory(tmp_path / "out"))
     assert outcome.receipt.ranges[0].first_index == shard.live.log.first_index > 1
     assert outcome.receipt.missing == ()

@@ -12,6 +12,7 @@ from onelog.spark.directory import DirectoryOrigin
 from onelog.spark.export.verify import Report, verify_export
 from tests.spark.exports import directory, export, three_days
 from tests.spark.shard_dirs import Shard
+from tests.ual.shards import drop_before
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +140,7 @@ def three_days_of_another_seed(path: Path) -> Shard:
 def test_what_the_log_dropped_is_not_compared_and_that_is_said(tmp_path: Path) -> None:
     shard = three_days(tmp_path / "data")
     export(shard.path, directory(tmp_path / "out"))
-    shard.live.log.drop_before(90)
+    drop_before(shard.live.log, 90)
     kept = shard.live.log.first_index
     report = verify_export(directory(tmp_path / "out"), DirectoryOrigin(str(shard.path)))
     assert report.is_good

@@ -94,7 +94,7 @@ def test_a_deposed_leaders_suffix_is_seen_neither_in_its_files_nor_through_it(
         with Client(endpoint_of(leader)) as client:
             client.admin.take_snapshot(0)
         # Without a session, whose opening would have to be committed first.
-        options = ClientOptions(timeout_s=3, sessions=False)
+        options = ClientOptions(timeout_s=15, sessions=False)
         with Client(endpoint_of(leader), options=options) as client:
             client.kv.put("last", b"before")
 

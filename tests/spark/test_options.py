@@ -12,6 +12,7 @@ from onelog.spark.options import LIST_ITEMS_MAX, ReadOptions, parse_time, split_
 from onelog.spark.origin import Cut, Range, ShardCut
 from onelog.spark.table import find_ranges, load_table
 from tests.spark.shard_dirs import Shard
+from tests.ual.shards import drop_before
 
 SECOND = 1_000_000_000
 
@@ -28,7 +29,7 @@ def parse(**options: str) -> ReadOptions:
         ("SOURCE_MISSING", {"path": ""}),
         ("OPTION_CONFLICT", {"endpoint": "h:1"}),
         ("OPTION_UNCONCERNED", {"bytes_per_second_max": "1"}),
-        ("OPTION_UNCONCERNED", {"token": "t"}),
+        ("OPTION_UNCONCERNED", {"tls_name": "t"}),
         ("OPTION_UNCONCERNED", {"view": "kv_operations", "streams": "s"}),
         ("OPTION_UNCONCERNED", {"view": "kv_operations", "queues": "q"}),
         ("OPTION_UNCONCERNED", {"view": "kv_operations", "owners": "kv"}),
@@ -182,7 +183,7 @@ def test_a_queue_whose_creation_is_gone_is_found_in_the_snapshot(tmp_path: Path)
     shard.write(60)
     shard.seal()
     shard.live.snapshot()
-    shard.live.log.drop_before(shard.sealed_index)
+    drop_before(shard.live.log, shard.sealed_index)
     jobs = shard.live.state.queue.list_queues("default")
     assert jobs == [("jobs", 1), ("jobs2", 3)]
     path = {"path": str(shard.path), "view": "log", "queues": "jobs,jobs2"}

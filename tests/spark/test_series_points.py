@@ -13,13 +13,14 @@ from onelog.client.client import AsyncClient
 from onelog.client.timeseries import MeasurementConfig
 from onelog.errors import OutOfRange
 from onelog.projections.timeseries.names import parse_series
-from onelog.projections.timeseries.query import Query, QueryEngine
+from onelog.projections.timeseries.query import Query
 from onelog.snapshot.offline import read_entry, rebuild_state
 from onelog.spark.source import OnelogDataSource
 from onelog.spark.state import StateTable
 from onelog.ual.files import DiskFiles
 from onelog.ual.segments.sealing import compact_segment
 from tests.node.services.nodes import run, single
+from tests.projections.timeseries.ts_queries import Queries
 from tests.spark.written import write_history
 
 Row = dict[str, Any]
@@ -59,14 +60,14 @@ def answers(data_dir: Path, index: int) -> Points:
     """Return what queries over all time answer at an index."""
     rebuilt = rebuild_state(DiskFiles(), data_dir, 0, index=index)
     state = rebuilt.projections.series
-    engine = QueryEngine(state, lambda at: read_entry(rebuilt.source, at).plain_payload())
+    queries = Queries(state, lambda at: read_entry(rebuilt.source, at).plain_payload())
     found: Points = {}
     for namespace in state.rooms:
         measurements = state.measurements(namespace)
         assert isinstance(measurements, list)
         for info in measurements:
             for field, _ in info.fields:
-                answer = engine.query(namespace, Query(info.name, field))
+                answer = queries.query(namespace, Query(info.name, field))
                 assert isinstance(answer, list)
                 for row in answer:
                     points = list(zip(row.times.tolist(), row.values.tolist(), strict=True))
@@ -78,7 +79,7 @@ def answers(data_dir: Path, index: int) -> Points:
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("points")
-    return write_history(path, seed=8, steps=900, snapshots=2).path.parent
+    return write_history(path, seed=10, steps=900, snapshots=2).path.parent
 
 
 def last_index(data_dir: Path) -> int:

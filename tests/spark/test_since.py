@@ -11,6 +11,7 @@ from onelog.spark.options import ReadOptions
 from onelog.spark.table import load_table
 from tests.spark.exports import export, seal, three_days
 from tests.spark.shard_dirs import rows_of
+from tests.ual.shards import drop_before
 
 
 def read_since(path: Path, receipt: Path, **options: str) -> list[int]:
@@ -59,5 +60,5 @@ def test_what_follows_behind_a_receipt_is_read_and_other_receipts_are_refused(
     with pytest.raises(FailedPrecondition, match="RECEIPT_OF_ANOTHER_CLUSTER"):
         read_since(copy, receipt)
     shard.live.snapshot()
-    shard.live.log.drop_before(shard.sealed_index)
+    drop_before(shard.live.log, shard.sealed_index)
     refused(OutOfRange, "COMPACTED", receipt)

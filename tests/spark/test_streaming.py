@@ -26,6 +26,7 @@ from onelog.spark.streaming import (
 )
 from tests.node.services.nodes import run, single
 from tests.spark.shard_dirs import Shard
+from tests.ual.shards import drop_before
 
 ALL = ReadAllAvailable()
 
@@ -127,7 +128,7 @@ def test_entries_that_are_gone_are_an_error_or_one_row_with_their_range(shard: S
     start = reader_of(path=path).initialOffset()
     shard.seal()
     second = shard.live.log.segments.segments[1].first_index
-    shard.live.log.drop_before(second)
+    drop_before(shard.live.log, second)
     failing = reader_of(path=path)
     end = failing.latestOffset(start, ALL)
     with pytest.raises(OutOfRange, match=rf"COMPACTED: entries 1 to {second - 1} of shard 0"):
@@ -155,7 +156,7 @@ def test_entries_that_go_away_between_plan_and_task_are_a_gap_too(shard: Shard) 
         start = reader.initialOffset()
         end = reader.latestOffset(start, ALL)
         planned[on_loss] = reader, reader.partitions(start, end)
-    shard.live.log.drop_before(second)
+    drop_before(shard.live.log, second)
     reader, partitions = planned["gap"]
     rows = [row for each in partitions for batch in reader.read(each) for row in batch.to_pylist()]
     assert [(row["gap_first_index"], row["gap_last_index"]) for row in rows[:2]] == [
@@ -183,7 +184,7 @@ def test_entries_that_go_away_during_the_plan_are_a_gap_too(
     def late(*arguments: Any) -> Any:
         """Plan after the server has dropped a file."""
         if shard.live.log.first_index < second:
-            shard.live.log.drop_before(second)
+            drop_before(shard.live.log, second)
         return splits(*arguments)
 
     monkeypatch.setattr(reader._origin, "splits", late)
@@ -200,7 +201,7 @@ def test_a_beginning_that_is_gone_stops_new_queries_and_no_running_ones(shard: S
     shard.write(5)
     shard.live.snapshot()
     shard.seal()
-    shard.live.log.drop_before(shard.live.log.segments.segments[1].first_index)
+    drop_before(shard.live.log, shard.live.log.segments.segments[1].first_index)
     source = OnelogDataSource({"view": "log", "path": path, "from_index": "1"})
     again = source.streamReader(source.schema())
     assert again.latestOffset(end, ALL) != end

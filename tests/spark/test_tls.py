@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from onelog import Client, Tls
 from onelog.errors import InvalidArgument
 from onelog.spark.columns.views import VIEWS
 from onelog.spark.load.settings import parse_write
@@ -22,6 +23,9 @@ def test_a_table_is_read_over_tls_also_where_the_files_are_not(tmp_path: Path) -
     ca, key = tmp_path / "server.crt", tmp_path / "server.key"
     flags = ("--tls-cert", str(ca), "--tls-key", str(key), "--shards", "1")
     with serving(tmp_path / "data", *flags) as endpoint:
+        trusting = Tls(ca=ca.read_bytes(), server_name="localhost")
+        with Client(endpoint, timeout_s=60, tls=trusting) as client:
+            client.connect()  # a table waits for seconds only
         options = {"view": "log", "endpoint": endpoint, "tls_ca": str(ca), "tls_name": "localhost"}
         table = load_table(ReadOptions.parse(options, VIEWS))
         splits = table.splits()

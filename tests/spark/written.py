@@ -27,6 +27,7 @@ from tests.formats.independent_reader import Segment
 from tests.formats.independent_shard import read_shard
 from tests.projections.histories import Writer
 from tests.snapshot.live import LiveShard
+from tests.ual.shards import seal_closed
 
 CONFIG = LogConfig(ring_bytes=1 << 20, segment_bytes_max=30_000, free_bytes_min=0)
 SYNC_GROUPS = 100
@@ -102,7 +103,7 @@ def write_history(path: Path, seed: int, steps: int, *, snapshots: int = 0) -> W
             snapshots, distance = snapshots - 1, distance + world.index // (snapshots + 1)
     live.log.sync()
     live.commit()
-    live.log.seal()
+    seal_closed(live.log)
     live.log.close()
     return Written(live.paths.segments.parent)
 

@@ -44,6 +44,7 @@ from tests.onelog.wire.frames import (
 )
 
 CHUNK_BYTES = 64 << 10
+ANSWER_S = 30.0
 # A large value, which an innocent client has written before.
 LARGE_KEY, LARGE_BYTES = b"large", 1 << 20
 HEADER_TABLE_SIZE, INITIAL_WINDOW_SIZE = 1, 4
@@ -344,6 +345,24 @@ def stay(address: tuple[str, int], seconds: float, times: int, said: bytes) -> O
     return outcome
 
 
+def call_in_two_parts(address: tuple[str, int]) -> str:
+    """Send a get's headers, and its request when the server has seen those; return the status."""
+    request = message(kv_pb2.GetRequest(key=b"k").SerializeToString())
+    with socket.create_connection(address, timeout=ANSWER_S) as connection:
+        ping = frame(PING, 0, 0, bytes(8))
+        connection.sendall(PREFACE + settings() + ACKNOWLEDGE + opened(1, GET) + ping)
+        received = b""
+        while more := connection.recv(1 << 16):
+            received += more
+            while len(received) >= 9 + (size := int.from_bytes(received[:3], "big")):
+                kind, payload, received = received[3], received[9 : 9 + size], received[9 + size :]
+                if kind == PING:
+                    connection.sendall(data(request, is_end=True))
+                elif kind == HEADERS and (at := payload.find(b"grpc-status")) >= 0:
+                    return payload[at + 12 :][: payload[at + 11]].decode()
+    return ""
+
+
 def _is_closed(connection: socket.socket) -> bool:
     connection.setblocking(False)
     try:
@@ -359,15 +378,22 @@ def _is_closed(connection: socket.socket) -> bool:
 # The first bytes of a ClientHello that announces some hundred more.
 HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32)
 IDLE_STREAMS = "idle streams"
+HANDSHAKES = "handshakes that never end"  # for a server with TLS
+HALF_OPEN_STREAMS = "half-open streams"
 CROWDS = {
     "idle connections": PREFACE + settings() + ACKNOWLEDGE,
     "connections without a preface": b"",
-    "handshakes that never end": HALF_A_HELLO,
+    HANDSHAKES: HALF_A_HELLO,
     # Streams that say nothing, as many as a connection may have: each is a call under way.
     IDLE_STREAMS: PREFACE
     + settings()
     + ACKNOWLEDGE
     + b"".join(opened(number, EXECUTE) for number in range(1, 2 * 1024, 2)),
+    # The same of calls whose request does not come.
+    HALF_OPEN_STREAMS: PREFACE
+    + settings()
+    + ACKNOWLEDGE
+    + b"".join(opened(number, GET) for number in range(1, 2 * 1024, 2)),
 }
 LEAVING = "connections that leave at once"
 NAMES = (*FLOODS, *CROWDS, LEAVING)

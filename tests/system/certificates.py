@@ -1,5 +1,6 @@
 """Authorities and certificates as an operator makes them: by openssl, signed, for ``localhost``."""
 
+import ssl
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,15 +28,35 @@ def authority(directory: Path, name: str) -> Certificate:
     return made
 
 
-def signed(directory: Path, name: str, by: Certificate) -> Certificate:
-    """Make a certificate for ``localhost`` that an authority has signed."""
+def signed(
+    directory: Path,
+    name: str,
+    by: Certificate,
+    *,
+    names: tuple[str, ...] = (),
+    uses: str = "",
+) -> Certificate:
+    """Make a certificate for ``localhost`` and other names that an authority has signed.
+
+    ``uses``: what its extended key usage allows; empty: there is none.
+    """
     made = Certificate(directory / f"{name}.key", directory / f"{name}.crt")
-    request, names = directory / f"{name}.csr", directory / f"{name}.names"
-    names.write_text("subjectAltName=DNS:localhost\n")
+    request, extensions = directory / f"{name}.csr", directory / f"{name}.names"
+    lines = [f"subjectAltName={','.join(('DNS:localhost', *names))}"]
+    lines += [f"extendedKeyUsage={uses}"] if uses else []
+    extensions.write_text("\n".join(lines))
     _openssl("req", *_KEY, "-subj", f"/CN={name}", "-keyout", made.key, "-out", request)
     issuer = ("-CA", by.chain, "-CAkey", by.key, "-CAcreateserial")
     _openssl(
         *("x509", "-req", "-in", request, "-days", "1"),
-        *(*issuer, "-extfile", names, "-out", made.chain),
+        *(*issuer, "-extfile", extensions, "-out", made.chain),
     )
     return made
+
+
+def client_context(directory: Path, ca: str, own: str | None) -> ssl.SSLContext:
+    """Return what trusts an authority and shows a certificate, whatever that is for."""
+    context = ssl.create_default_context(cafile=str(directory / f"{ca}.crt"))
+    if own is not None:
+        context.load_cert_chain(directory / f"{own}.crt", directory / f"{own}.key")
+    return context

@@ -271,6 +271,7 @@ def operators(server: Server, joiner_id: str, joiner_address: str) -> None:
     assert admin("TakeSnapshot", shard=0).index
     assert admin("GetStateHash", shard=0).state_hash
     assert admin("ListLogRanges", shard=0).ranges
+    assert not admin("ListDamage").segments
     assert admin("ReadLog", shard=0, first_index=1).entries
     admin("CreateNamespace", namespace="tenant")
     admin("ConfigureNamespace", namespace="tenant", limits={"keys_max": 100})

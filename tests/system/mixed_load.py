@@ -20,8 +20,11 @@ from tests.simulation.linearizability import Operation, is_linearizable
 KEYS = 3
 BRIEF = "brief-"
 BRIEF_S = 0.3
-WAIT_S = 30.0
+# What every program has to get done between two faults, and within what time.
+STEPS = 8
+WAIT_S = 60.0
 MINUTE_NS = 60_000_000_000
+BEGIN_NS = 1_700_000_000_000_000_000
 
 
 def register(state: Any, argument: Any) -> tuple[Any, Any]:
@@ -144,10 +147,10 @@ class Consumer(Program):
     async def step(self) -> None:
         queue = self.client.queue("jobs")
         for message in await queue.lease(5, visibility_s=20, wait_s=0.2):
-            if self.chance.random() < 0.1:
-                await queue.nack(message, delay_s=0.05, reason="not now")
-                continue
             try:
+                if self.chance.random() < 0.1:
+                    await queue.nack(message, delay_s=0.05, reason="not now")
+                    continue
                 await queue.ack(message)
             except (LeaseLost, NotFound):
                 continue  # it took too long, and somebody else has it
@@ -173,12 +176,12 @@ class Gauge(Program):
     """Writes one point after the other."""
 
     async def step(self) -> None:
-        times = [MINUTE_NS * (1 + self.done)]
+        times = [BEGIN_NS + MINUTE_NS * self.done]
         await self.client.ts.write("load", times, {"value": [self.done]}, tags={"by": self.name})
 
     async def check(self) -> None:
         query = self.client.ts.query
-        end_ns = MINUTE_NS * (self.done + 2)
+        end_ns = BEGIN_NS + MINUTE_NS * self.done
         (found,) = await query("load", "value", 0, end_ns, where={"by": self.name}, by_series=True)
         assert found.fields["value"].tolist() == list(range(self.done))
 
@@ -194,7 +197,7 @@ class Mover(Program):
         number = str(self.done)
         batch = self.client.transact().put("{all}-last", number)
         batch.enqueue("{all}-jobs", number).append_record("{all}", number)
-        batch.write_points("{all}", [MINUTE_NS * (1 + self.done)], {"value": [self.done]})
+        batch.write_points("{all}", [BEGIN_NS + MINUTE_NS * self.done], {"value": [self.done]})
         if self.chance.random() < 0.1:
             batch.when("{all}-never", exists=True)
             try:
@@ -215,7 +218,7 @@ class Mover(Program):
         assert info.ready == len(expected)
         records = [int(each.value) async for each in self.client.stream("{all}").read()]
         assert records == expected
-        end_ns = MINUTE_NS * (self.done + 2)
+        end_ns = BEGIN_NS + MINUTE_NS * self.done
         (found,) = await self.client.ts.query("{all}", "value", 0, end_ns)
         assert found.fields["value"].tolist() == expected
 
@@ -313,3 +316,118 @@ def told_alike(watchers: Sequence[Watcher]) -> None:
         length = min(map(len, heard))
         assert length
         assert all(each[:length] == heard[0][:length] for each in heard)
+
+
+class MixedLoad:
+    """All of the programs above and two watchers, from ``async with`` to its end.
+
+    ``progress`` waits until everybody has got something done; ``verify`` ends the programs and
+    compares what was said with what is there. What a program raises is raised there, too.
+    """
+
+    def __init__(self, endpoints: Sequence[str], chance: random.Random) -> None:
+        self.clients = [AsyncClient(list(endpoints), timeout_s=WAIT_S) for _ in range(4)]
+        self._history: dict[str, list[Operation]] = {}
+        self._acked: Counter[int] = Counter()
+        clients = self.clients
+        self._producer = Producer(clients[1], "producer", chance)
+        self._appenders = [Appender(clients[each], f"appender {each}", chance) for each in (1, 2)]
+        self._gauge = Gauge(clients[2], "gauge", chance)
+        self._brief = Brief(clients[0], "brief", chance)
+        self._mover = Mover(clients[0], "mover", chance)
+        self._consumers = [Consumer(clients[each], each, chance, self._acked) for each in (2, 3)]
+        self.programs: list[Program] = [
+            *(Registers(each, at, chance, self._history) for at, each in enumerate(clients)),
+            self._producer,
+            *self._consumers,
+            *self._appenders,
+            self._gauge,
+            self._brief,
+            self._mover,
+        ]
+        self._watchers = [Watcher(clients[each]) for each in (0, 3)]
+        self._tasks: list[asyncio.Task[None]] = []
+        self._watching: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> "MixedLoad":
+        try:
+            for watcher in self._watchers:
+                await watcher.watch.start()
+            for each in (self._producer, self._appenders[0], self._mover):
+                await each.set_up()
+        except BaseException:
+            await self._close()
+            raise
+        self._tasks = [asyncio.create_task(each.run()) for each in self.programs]
+        self._watching = [asyncio.create_task(each.run()) for each in self._watchers]
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._close()
+
+    @property
+    def done(self) -> int:
+        """How many steps of programs were answered."""
+        return sum(each.done for each in self.programs)
+
+    async def progress(self, steps: int = STEPS) -> None:
+        """Wait until every program has got something done."""
+        before = [each.done for each in self.programs]
+        async with asyncio.timeout(WAIT_S):
+            while any(
+                now.done < then + steps for now, then in zip(self.programs, before, strict=True)
+            ):
+                self._raise_failures(*self._tasks, *self._watching)
+                await asyncio.sleep(0.02)
+
+    async def verify(self) -> None:
+        """End the programs, the consumers last, and compare."""
+        await self._settle()
+        for each in self.programs:
+            await each.check()
+        for watcher, task in zip(self._watchers, self._watching, strict=True):
+            async with asyncio.timeout(WAIT_S):
+                while missing := (
+                    watcher.missing(
+                        self._history, self._producer.done, self._appenders, self._gauge
+                    )
+                    or watcher.still_there(self._brief)
+                ):
+                    assert not task.done(), (task.exception(), missing)
+                    await asyncio.sleep(0.05)
+            task.cancel()
+        told_alike(self._watchers)
+
+    async def _settle(self) -> None:
+        """Let the programs end; every message was acknowledged once."""
+        for each in self.programs:
+            each.is_stopping = each not in self._consumers
+        ending = [
+            task
+            for each, task in zip(self.programs, self._tasks, strict=True)
+            if each not in self._consumers
+        ]
+        await asyncio.gather(*ending)
+        async with asyncio.timeout(WAIT_S):
+            while len(self._acked) < self._producer.done:
+                self._raise_failures(*self._tasks)
+                await asyncio.sleep(0.02)
+        for consumer in self._consumers:
+            consumer.is_stopping = True
+        await asyncio.gather(*self._tasks)
+        assert self._acked == Counter(range(self._producer.done))
+        info = await self._producer.client.queue("jobs").info()
+        assert (info.enqueued, info.acked) == (self._producer.done, self._producer.done)
+
+    @staticmethod
+    def _raise_failures(*tasks: "asyncio.Task[None]") -> None:
+        for task in tasks:
+            if task.done():
+                task.result()
+
+    async def _close(self) -> None:
+        for task in (*self._tasks, *self._watching):
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._watching, return_exceptions=True)
+        for client in self.clients:
+            await client.close()

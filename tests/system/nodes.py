@@ -29,6 +29,8 @@ class ServeProcess:
         self.name = name
         self.directory = directory
         self.flags = {"name": name, "data-dir": str(directory / "data"), **flags}
+        self.prefix: list[str] = []  # a program that starts it
+        self.module = "onelog.cli.main"
         self.process: subprocess.Popen[bytes] | None = None
         directory.mkdir(exist_ok=True)
 
@@ -36,9 +38,10 @@ class ServeProcess:
     def command(self) -> list[str]:
         flags = [part for name, text in self.flags.items() for part in (f"--{name}", text)]
         return [
+            *self.prefix,
             sys.executable,
             "-m",
-            "onelog.cli.main",
+            self.module,
             "serve",
             "--logging-format",
             "json",
@@ -90,6 +93,13 @@ class ServeProcess:
         assert self.process is not None
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGESIZE") / (1 << 20)
+
+    @property
+    def cpu_s(self) -> float:
+        """The time of a core that it has used since it was started."""
+        assert self.process is not None
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     @property
     def output(self) -> str:

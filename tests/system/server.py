@@ -22,8 +22,9 @@ from uuid import UUID
 from onelog.cluster.config import ShippingConfig
 from onelog.cluster.errors import ClusterError, NotLeader
 from onelog.cluster.raft.membership import Membership
+from onelog.node.membership.peer_port import PeerPort
 from onelog.node.replica.driver import ShardDriver, run_until_complete
-from onelog.node.replica.requests import Durability, Received, ShardConfig
+from onelog.node.replica.requests import Durability, Outcome, Received, ShardConfig
 from onelog.node.replica.shard import Shard
 from onelog.node.replica.stale_reads import Level
 from onelog.node.replicas import Replicas, ReplicasConfig
@@ -34,10 +35,11 @@ from onelog.projections.shard_state import build_projections
 from onelog.projections.system import commands as system_commands
 from onelog.snapshot.build import Capture, build_in_process, plan_build
 from onelog.snapshot.errors import NotDurable
-from onelog.ual.directory import Topology
+from onelog.ual.directory import Node, Topology
 from onelog.ual.entry import Draft, Entry
 from onelog.ual.files import DiskFiles, File
 from onelog.ual.log_config import LogConfig
+from tests.ual.shards import CREATED_AT, close_active, make_directory, seal_closed
 
 NAMESPACE = "default"
 SESSION_TTL_NS = 3600 * 10**9
@@ -109,13 +111,10 @@ class Server:
         self.files.delay_s = float(os.environ.get("ONELOG_TEST_SYNC_MS", "0")) / 1000
         self._settings = settings
         peers = {UUID(int=int(node)): at for node, at in settings["peers"].items()}
-        config = ReplicasConfig(
-            data_dir=Path(settings["data_dir"]),
+        self.config = ReplicasConfig(
             cluster_id=UUID(int=settings.get("cluster", 1000)),
             node_id=UUID(int=settings["node"]),
             node_name=f"node-{settings['node']}",
-            created_at="2026-01-01T00:00:00Z",
-            listen=settings["listen"],
             peers=peers,
             topology=Topology(settings.get("shards", 1), settings.get("partitions", 1)),
             log=LogConfig(
@@ -125,17 +124,31 @@ class Server:
             shipping=ShippingConfig(**settings.get("shipping", {})),
             shard=ShardConfig(group_entries_max=512, hash_index_step=64),
         )
-        self.replicas = Replicas(config, self.files)
-        if "protocol" in settings:
-            low, high = settings["protocol"]
-            transport = self.replicas.transport
-            transport.identity = replace(transport.identity, protocol_min=low, protocol_max=high)
+        self.replicas: Replicas
 
     @property
     def driver(self) -> ShardDriver:
         return self.replicas.driver[0]
 
+    async def _open(self) -> None:
+        config, settings = self.config, self._settings
+        node = Node(config.node_id, config.node_name, CREATED_AT)
+        directory = make_directory(
+            self.files,
+            Path(settings["data_dir"]),
+            config.topology,
+            cluster_id=config.cluster_id,
+            node=node,
+        )
+        port = PeerPort(settings["listen"])
+        self.replicas = await Replicas.open(config, directory, port, lambda *_: None, self.files)
+        if "protocol" in settings:
+            low, high = settings["protocol"]
+            transport = self.replicas.transport
+            transport.identity = replace(transport.identity, protocol_min=low, protocol_max=high)
+
     async def run(self) -> None:
+        await self._open()
         host, port = self._settings["client"].rsplit(":", 1)
         loop = asyncio.get_running_loop()
         stopping = asyncio.Event()
@@ -217,8 +230,8 @@ class Server:
         """Keep a snapshot of the present state; before, close and seal what there is, or not."""
         shard = self.driver.shard
         if seals:
-            shard.log.close_active()
-            shard.log.seal()
+            close_active(shard.log)
+            seal_closed(shard.log)
         capture = Capture.of(shard.router)
         data_dir = Path(self._settings["data_dir"])
         created_s = int(time.time())
@@ -235,14 +248,22 @@ class Server:
         return {"index": result.record.index, "size": result.record.size}
 
     async def _change(self, request: dict[str, Any]) -> dict[str, Any]:
-        replicas, node, timeout_s = self.replicas, UUID(int=request["node"]), request["timeout_s"]
+        shard, node = self.driver.shard, UUID(int=request["node"])
+        membership = shard.member.membership
+        if request["how"] == "add":
+            # A newcomer learns from its own addition where the others listen.
+            own = {self.config.node_id: self._settings["listen"]}
+            known = {**self.config.peers, **own, **dict(membership.addresses)}
+            membership = membership.with_learner(node).at({**known, node: request["address"]})
+        elif request["how"] == "promote":
+            membership = membership.with_promoted(node)
+        else:
+            membership = membership.without(node)
+        done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        deadline_s = self.replicas.clock.now_s() + request["timeout_s"]
         try:
-            if request["how"] == "add":
-                outcome = await replicas.add_learner(0, node, request["address"], timeout_s)
-            elif request["how"] == "promote":
-                outcome = await replicas.promote(0, node, timeout_s)
-            else:
-                outcome = await replicas.remove(0, node, timeout_s)
+            shard.change_membership(membership, deadline_s, done.set_result)
+            outcome = await done
         except ClusterError as error:
             return error_of(error)
         return error_of(outcome) if isinstance(outcome, ClusterError) else {}

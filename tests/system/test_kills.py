@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,9 @@ def describe(times_s: list[float]) -> str:
     )
 
 
-def test_no_acknowledged_write_is_lost_when_leaders_are_killed_under_load(tmp_path: Path) -> None:
+def test_no_acknowledged_write_is_lost_when_leaders_are_killed_under_load(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     async def test() -> None:
         elected_s: list[float] = []
         outage_s: list[float] = []
@@ -59,6 +62,7 @@ def test_no_acknowledged_write_is_lost_when_leaders_are_killed_under_load(tmp_pa
             f"longest pause of writes {describe(outage_s)}\n"
             f"{load.done} operations, {sum(each.retries for each in load.clients)} retries\n"
         )
+        record_property("figures", f"a new leader after {describe(elected_s)}")
         # One kill in ten may meet a split vote on a busy machine.
         in_time = sum(each <= NEW_LEADER_S_MAX for each in elected_s)
         assert in_time >= len(elected_s) - 1 - len(elected_s) // 10, describe(elected_s)

@@ -14,7 +14,7 @@ from onelog.ual.offline.verify import Finding, verify
 from onelog.ual.segments.format import segment_name
 from onelog.ual.segments.sealing import compact_segment
 from tests.simulation.disk import CrashPolicy, SimDisk
-from tests.ual.shards import SMALL, make_shard, open_shard
+from tests.ual.shards import SMALL, make_shard, open_shard, seal_closed
 
 SECOND = 1_000_000_000
 START_NS = 1_767_225_600 * SECOND  # 2026-01-01
@@ -89,7 +89,7 @@ def build_directory(files: Files, data_dir: Path = Path("/data"), seed: int = 1)
         elif stream_id is not None:
             log.notes.add_record(stream_id, entry.index)
     log.mark_applied(third - 1)
-    assert log.seal() == 2
+    assert seal_closed(log) == 2
     log.sync()
     log.close()
     sealed = [paths.segments / segment_name(int(name[:10])) for name in names[:2]]
@@ -111,9 +111,18 @@ def copied(built: Built, data_dir: Path) -> Built:
     def moved(path: Path) -> Path:
         return data_dir / path.relative_to(built.data_dir)
 
-    paths = [moved(getattr(built.paths, name)) for name in ShardPaths.__slots__]
+    own = built.paths
+    paths = ShardPaths(
+        root=moved(own.root),
+        segments=moved(own.segments),
+        snapshots=moved(own.snapshots),
+        manifest=moved(own.manifest),
+        hard_state=moved(own.hard_state),
+        cold_list=moved(own.cold_list),
+        identity=own.identity,
+    )
     segments = map(moved, (built.compacted, built.sealed, built.closed, built.active))
-    return Built(data_dir, ShardPaths(*paths), built.entries, built.commit_index, *segments)
+    return Built(data_dir, paths, built.entries, built.commit_index, *segments)
 
 
 def built_disk(seed: int = 1) -> tuple[SimDisk, Built]:

@@ -1,10 +1,12 @@
 """A shard directory on any ``Files``, and logs on it, for tests."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from onelog.ual.directory import DataDirectory, ShardPaths, Topology
+from onelog.ual.directory import DataDirectory, Node, ShardPaths, System, Topology
+from onelog.ual.entry import Group, check_group
 from onelog.ual.files import Files
 from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
@@ -12,6 +14,10 @@ from onelog.ual.recovery import Survey, open_hard_state, open_log
 from tests.simulation.disk import SimDisk
 
 SECOND = 1_000_000_000
+CREATED_AT = "2026-01-01T00:00:00Z"
+CLUSTER_ID = UUID(int=1)
+NODE = Node(UUID(int=2), "test", CREATED_AT)
+ONE_SHARD = Topology(shards=1, partitions=8)
 
 # Small enough that a short workload closes, wraps and syncs often.
 SMALL = LogConfig(
@@ -23,17 +29,26 @@ SMALL = LogConfig(
 )
 
 
+def make_directory(
+    files: Files,
+    path: Path,
+    topology: Topology = ONE_SHARD,
+    *,
+    cluster_id: UUID = CLUSTER_ID,
+    node: Node = NODE,
+) -> DataDirectory:
+    """Open a data directory as a server does; create it if it is empty or missing."""
+    claim = DataDirectory.claim(files, path, node)
+    try:
+        return claim.complete(claim.system or System(cluster_id, topology, CREATED_AT))
+    except BaseException:
+        claim.close()
+        raise
+
+
 def make_shard(files: Files, path: Path = Path("/data")) -> ShardPaths:
     """Create a data directory with one shard and return the shard's paths."""
-    directory = DataDirectory.open_or_create(
-        files,
-        path,
-        topology=Topology(shards=1, partitions=8),
-        node_name="test",
-        cluster_id=UUID(int=1),
-        node_id=UUID(int=2),
-        created_at="2026-01-01T00:00:00Z",
-    )
+    directory = make_directory(files, path)
     directory.close()
     return directory.shard_path(0)
 
@@ -81,3 +96,40 @@ def append_one(log: Log, payload: bytes = b"x", entry_type: int = 0x0101) -> int
     """Append a group of one entry; return its index."""
     log.append([(entry_type, payload, 0)], term=1, timestamp_ns=log.last_timestamp_ns)
     return log.last_index
+
+
+def close_active(log: Log) -> None:
+    """Close the active file, synced to its end, and begin the next one."""
+    log.close_aged(1 << 63)
+    log.sync()
+
+
+def seal_closed(log: Log) -> int:
+    """Seal every closed file that is applied; return the number of files."""
+    count = 0
+    while (job := log.seal_begin()) is not None:
+        job.run()
+        log.seal_finish(job)
+        count += 1
+    return count
+
+
+def drop_before(log: Log, index: int) -> int:
+    """Delete the sealed files that end before ``index``; return the number of files."""
+    job = log.drop_begin(index)
+    if job is None:
+        return 0
+    job.run()
+    log.manifest_file.finish(job)
+    return len(job.segments)
+
+
+def check_groups(data: bytes | memoryview, first_index: int) -> Iterator[Group]:
+    """Verify and yield every group of ``data``, which must hold whole groups and nothing else."""
+    offset = time_ns = 0
+    while offset < len(data):
+        group = check_group(data, offset, first_index, time_ns)
+        yield group
+        offset += len(group.data)
+        first_index = group.last_index + 1
+        time_ns = group.last_timestamp_ns

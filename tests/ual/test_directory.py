@@ -1,32 +1,33 @@
 """The data directory: made once, finished after a crash, never opened by the wrong one."""
 
 import errno
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from uuid import UUID
 
 import pytest
 
-from onelog.ual.directory import DataDirectory, Topology
+from onelog.ual.directory import DataDirectory, Node, Topology
 from onelog.ual.errors import (
     CorruptFile,
     DirectoryError,
+    DirectoryExposed,
     DirectoryInUse,
     NotADataDirectory,
-    TopologyMismatch,
     UnknownVersion,
-    WrongNode,
 )
 from onelog.ual.files import DiskFiles, Files
 from onelog.ual.json_file import encode_json_file
 from tests.simulation.disk import CrashPolicy, SimDisk
+from tests.ual.shards import CREATED_AT, make_directory
 
+FOUR_SHARDS = Topology()
 CLUSTER, OTHER_CLUSTER = UUID(int=0xC1), UUID(int=0xC2)
 NODE, OTHER_NODE = UUID(int=0x01), UUID(int=0x02)
-CREATED_AT = "2024-05-01T00:00:00Z"
 RANDOM_SEEDS = 12  # of each crash point; the points themselves are all visited
 
 
@@ -34,24 +35,13 @@ def open_directory(
     files: Files,
     path: Path,
     *,
-    topology: Topology | None = None,
+    topology: Topology = FOUR_SHARDS,
     node_name: str = "n1",
     cluster_id: UUID = CLUSTER,
     node_id: UUID = NODE,
-    cluster_id_expected: UUID | None = None,
-    node_id_expected: UUID | None = None,
 ) -> DataDirectory:
-    return DataDirectory.open_or_create(
-        files,
-        path,
-        topology=topology,
-        node_name=node_name,
-        cluster_id=cluster_id,
-        node_id=node_id,
-        created_at=CREATED_AT,
-        cluster_id_expected=cluster_id_expected,
-        node_id_expected=node_id_expected,
-    )
+    node = Node(node_id, node_name, CREATED_AT)
+    return make_directory(files, path, topology, cluster_id=cluster_id, node=node)
 
 
 @pytest.fixture
@@ -157,53 +147,14 @@ def test_another_process_is_kept_out_until_this_one_is_done(created: Path) -> No
 
 
 def test_a_refusal_releases_the_lock(created: Path) -> None:
-    with pytest.raises(TopologyMismatch):
-        open_directory(DiskFiles(), created, topology=Topology(3, 16))
     (created / "NODE").rename(created / "NODE.away")
+    with pytest.raises(CorruptFile):
+        open_directory(DiskFiles(), created)
     with pytest.raises(CorruptFile):
         DataDirectory.open_existing(DiskFiles(), created, lock=True)
     (created / "NODE.away").rename(created / "NODE")
 
     open_directory(DiskFiles(), created).close()
-
-
-@pytest.mark.parametrize(
-    ("topology", "message"),
-    [
-        (Topology(4, 16), "has 2 shards, 4 were asked for; .*ask for 2"),
-        (Topology(2, 32), "has 16 partitions, 32 were asked for; .*ask for 16"),
-    ],
-)
-def test_another_topology_is_refused(created: Path, topology: Topology, message: str) -> None:
-    with pytest.raises(TopologyMismatch, match=message):
-        open_directory(DiskFiles(), created, topology=topology)
-
-
-def test_the_same_topology_is_accepted(created: Path) -> None:
-    open_directory(
-        DiskFiles(),
-        created,
-        topology=Topology(2, 16),
-        cluster_id_expected=CLUSTER,
-        node_id_expected=NODE,
-    ).close()
-
-
-def test_another_cluster_or_node_is_refused(created: Path) -> None:
-    with pytest.raises(TopologyMismatch, match=f"{CLUSTER}, not to {OTHER_CLUSTER}"):
-        open_directory(DiskFiles(), created, cluster_id_expected=OTHER_CLUSTER)
-    with pytest.raises(WrongNode, match=f"{NODE} .n1., not to {OTHER_NODE}"):
-        open_directory(DiskFiles(), created, node_id_expected=OTHER_NODE)
-
-
-def test_a_wiped_directory_does_not_take_an_expected_identity_by_itself(tmp_path: Path) -> None:
-    """A node whose disk was emptied has forgotten its votes: it is a new node."""
-    with pytest.raises(WrongNode, match=r"is new and would belong .*as a new one"):
-        open_directory(DiskFiles(), tmp_path, node_id_expected=OTHER_NODE)
-    with pytest.raises(TopologyMismatch):
-        open_directory(DiskFiles(), tmp_path, cluster_id_expected=OTHER_CLUSTER)
-
-    assert names(tmp_path) == {"LOCK"}
 
 
 @pytest.mark.parametrize(("shards", "partitions"), [(0, 1), (65_536, 65_536), (4, 3), (1, 65_537)])
@@ -460,16 +411,17 @@ def test_a_crash_while_opening_leaves_an_existing_directory_as_it_is() -> None:
 
 def test_parents_that_are_not_ours_to_sync_do_not_stop_a_creation() -> None:
     """A volume in a read-only image, or below a directory that we may pass but not read."""
-    disk, path = SimDisk(), Path("/sealed/volume")
-    disk.make_directory(path)
-    disk.fail("sync_directory", errno.EACCES, path_contains="/sealed", after=5)
-    # The sixth sync below /sealed is that of /sealed itself: NODE, shards, the directory.
-    open_directory(disk, path, topology=Topology(3, 16)).close()
+    path = Path("/sealed/volume")
+    for before in (0, 6):  # of NODE, and of SYSTEM
+        disk = SimDisk()
+        disk.make_directory(path)
+        disk.fail("sync_directory", errno.EACCES, path_contains="/sealed", after=before)
+        open_directory(disk, path, topology=Topology(3, 16)).close()
 
-    disk = SimDisk()
-    disk.fail("sync_directory", errno.EIO, path_contains="/sealed", after=5)
-    with pytest.raises(OSError, match="Input/output error"):
-        open_directory(disk, path, topology=Topology(3, 16))
+        disk = SimDisk()
+        disk.fail("sync_directory", errno.EIO, path_contains="/sealed", after=before)
+        with pytest.raises(OSError, match="Input/output error"):
+            open_directory(disk, path, topology=Topology(3, 16))
 
 
 @pytest.mark.parametrize("after", [0, 1], ids=["NODE", "SYSTEM"])
@@ -482,3 +434,24 @@ def test_a_disk_that_fills_up_during_creation_can_be_continued(after: int) -> No
         open_directory(disk, path)
 
     open_directory(disk, path).close()
+
+
+def test_others_lose_the_access_that_they_had(created: Path) -> None:
+    """An earlier version left files that every user of the machine could read."""
+    for each in (created, *created.rglob("*")):
+        each.chmod(0o755 if each.is_dir() else 0o644)
+    open_directory(DiskFiles(), created).close()
+    assert {each.stat().st_mode & 0o077 for each in (created, *created.rglob("*"))} == {0}
+
+
+def test_a_directory_that_cannot_be_narrowed_is_refused_with_its_lock_released(
+    created: Path,
+) -> None:
+    class OfAnother(DiskFiles):
+        def restrict(self, path: Path) -> Sequence[Path]:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path / "RAFT"))
+
+    with pytest.raises(DirectoryExposed, match="RAFT") as refused:
+        open_directory(OfAnother(), created)
+    assert refused.value.reason == "DIRECTORY_EXPOSED"
+    open_directory(DiskFiles(), created).close()

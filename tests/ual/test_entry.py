@@ -25,10 +25,9 @@ from onelog.ual.entry import (
     Group,
     check_entry,
     check_group,
-    check_groups,
     compress,
+    decode_entries,
     decode_entry,
-    decode_group,
     decompress,
     encode_group,
 )
@@ -40,6 +39,7 @@ from onelog.ual.errors import (
     PayloadTooLarge,
     TornEntry,
 )
+from tests.ual.shards import check_groups
 
 payloads = st.binary(max_size=60) | st.binary(min_size=1, max_size=3).map(lambda b: b * 1000)
 drafts = st.builds(
@@ -81,7 +81,7 @@ def test_any_group_round_trips(items: list[Draft], first_index: int) -> None:
     group = encode_group(items, term=7, first_index=first_index, timestamp_ns=9)
 
     checked = check_group(group.data, 0, first_index)
-    entries = decode_group(checked)
+    entries = decode_entries(checked.data)
 
     assert checked == group
     assert [entry.plain_payload() for entry in entries] == [item.payload for item in items]
@@ -198,7 +198,7 @@ def test_a_group_beyond_the_limits_is_refused_before_anything_is_written() -> No
 
 def test_small_payloads_are_stored_plain_and_large_ones_compressed_when_it_pays() -> None:
     just_below, just_enough = b"a" * (COMPRESS_SIZE_MIN - 1), b"a" * COMPRESS_SIZE_MIN
-    small, large = decode_group(encode(just_below, just_enough))
+    small, large = decode_entries(encode(just_below, just_enough).data)
 
     assert (small.flags, small.payload) == (0, just_below)
     assert large.flags == FLAG_ZSTD

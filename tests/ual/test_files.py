@@ -487,3 +487,47 @@ def test_a_pipe_where_a_file_belongs_is_refused_and_does_not_block(tmp_path: Pat
     for act in (files.open, files.open_read, files.map):
         with pytest.raises(OSError, match="not a regular file"):
             act(path)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o277])
+def test_what_is_made_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    files = DiskFiles()
+    before = os.umask(umask)
+    try:
+        create(files, tmp_path / "file", b"x")
+        replace_file(files, tmp_path / "replaced", [b"x"])
+    finally:
+        os.umask(before)
+    before = os.umask(0)
+    try:
+        files.make_directory(tmp_path / "directory")
+        assert files.lock(tmp_path / "LOCK") is not None
+        shared = DiskFiles(is_shared=True)
+        create(shared, tmp_path / "export", b"x")
+        shared.make_directory(tmp_path / "exports")
+    finally:
+        os.umask(before)
+    assert {each.name: each.stat().st_mode & 0o777 for each in tmp_path.iterdir()} == {
+        "file": 0o600, "replaced": 0o600, "directory": 0o700, "LOCK": 0o600,
+        "export": 0o644, "exports": 0o777,
+    }  # fmt: skip
+
+
+def test_restrict_narrows_what_is_wider_and_nothing_behind_a_link(tmp_path: Path) -> None:
+    files, data, elsewhere = DiskFiles(), tmp_path / "data", tmp_path / "elsewhere"
+    (data / "shard" / "segs").mkdir(parents=True)
+    for each, mode in (
+        (data / "NODE", 0o644),
+        (data / "shard" / "RAFT", 0o600),
+        (elsewhere, 0o644),
+    ):
+        each.write_bytes(b"x")
+        each.chmod(mode)
+    (data / "link").symlink_to(elsewhere)
+    for each, mode in ((data, 0o755), (data / "shard", 0o700), (data / "shard" / "segs", 0o2775)):
+        each.chmod(mode)
+    assert sorted(files.restrict(data)) == [data, data / "NODE", data / "shard" / "segs"]
+    assert files.restrict(data) == []
+    assert {each.stat().st_mode & 0o7777 for each in (data, data / "shard" / "segs")} == {0o700}
+    assert (data / "NODE").stat().st_mode & 0o777 == 0o600
+    assert elsewhere.stat().st_mode & 0o777 == 0o644

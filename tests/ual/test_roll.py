@@ -5,7 +5,7 @@ from pathlib import Path
 from onelog.ual.entry import HEADER_SIZE
 from onelog.ual.log import Log
 from tests.simulation.disk import CrashPolicy, SimDisk
-from tests.ual.shards import append_one, make_shard, new_log, open_shard
+from tests.ual.shards import append_one, close_active, make_shard, new_log, open_shard, seal_closed
 
 
 def roll(log: Log) -> None:
@@ -65,7 +65,7 @@ def test_who_cannot_wait_for_the_change_to_the_next_file_finishes_it() -> None:
         lambda log: log.truncate_from(log.last_index),
         roll,
         lambda log: [append_one(log, b"y" * 60) for _ in range(9)],
-        Log.close_active,
+        close_active,
     ):
         disk = SimDisk()
         log = new_log(disk)
@@ -93,4 +93,4 @@ def test_a_file_that_is_not_synced_to_its_end_is_not_sealed() -> None:
 
     assert log.seal_begin() is None
     log.sync()
-    assert log.seal() == 1
+    assert seal_closed(log) == 1

@@ -17,21 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onelog.ual.directory import Node, System, read_node, read_system
-from onelog.ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_STREAM, OWNER_SYSTEM, OWNER_TIMESERIES
+from onelog.ual.entry import OWNER_NAMES
 from onelog.ual.errors import CorruptFile, DataError, UalError
 from onelog.ual.files import Files
 from onelog.ual.offline.reader import OfflineFile, OfflineLog, ReadOnlyFiles, list_root
 from onelog.ual.segments.sealed import SealedSegment
 from onelog.ual.segments.tables import gather_headers
 from onelog.ual.segments.unsealed import UnsealedSegment
-
-OWNER_NAMES = {
-    OWNER_SYSTEM: "system",
-    OWNER_KV: "kv",
-    OWNER_QUEUE: "queue",
-    OWNER_TIMESERIES: "timeseries",
-    OWNER_STREAM: "stream",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,10 @@ class ReadOnlyFiles:
         """Refused."""
         self._refuse(path)
 
+    def restrict(self, path: Path) -> Sequence[Path]:
+        """Refused."""
+        self._refuse(path)
+
     def lock(self, path: Path) -> FileLock | None:
         """Refused: taking a lock creates its file."""
         self._refuse(path)

@@ -23,7 +23,12 @@ file is one finding, not five. Unsealed files (``check_unsealed``) follow the ru
 verification reports and continues.
 
 Some remedies are safe only in company, and ``_withhold_remedies`` removes the others: nothing is
-cut from a log that lacks a file, and nothing that a newer onelog wrote is touched.
+cut from a log that lacks a file, nothing that a newer onelog wrote is touched, no snapshot leaves
+MANIFEST without which the state could not be rebuilt, and a directory that was copied from another
+shard, node or cluster is left as it is.
+
+What snapshots hold is known to another package, which registers its checks: a verifier for each
+kind of file in snaps/, and ``FindSnapshots``, by which a lost MANIFEST is made again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +41,10 @@ from types import MappingProxyType
 from onelog.ual.directory import (
     NODE_NAME,
     SYSTEM_NAME,
+    Node,
+    ShardIdentity,
     ShardPaths,
+    System,
     read_node,
     read_system,
     shard_paths,
@@ -51,7 +59,7 @@ from onelog.ual.hard_state import (
     Hint,
     inspect_hard_state,
 )
-from onelog.ual.manifest import Manifest
+from onelog.ual.manifest import Base, Manifest, SnapshotRecord
 from onelog.ual.manifest import load as load_manifest
 from onelog.ual.offline.reader import Progress, ReadOnlyFiles, Root, list_root
 from onelog.ual.offline.rebuild import rebuild_sealed
@@ -77,17 +85,6 @@ from onelog.ual.segments.format import (
     SegmentKind,
 )
 from onelog.ual.segments.unsealed import UnsealedSegment
-
-# Every reason that verification of a log gives; docs/operations.md explains each.
-REASONS = frozenset((
-    "COMMIT_BEYOND_END", "ENTRY_DAMAGED", "FILE_CHECKSUM", "FOOTER_DAMAGED", "FOREIGN",
-    "HEADER_DAMAGED", "INTERRUPTED_CUT", "INTERRUPTED_SEAL", "LEFTOVER", "MANIFEST_DAMAGED",
-    "MANIFEST_MISSING", "MISSING_END", "MISSING_RANGE", "NODE_DAMAGED", "NOTES_DAMAGED",
-    "NO_HEADER", "OVERLAP", "RAFT_HINT", "RAFT_LOST", "RAFT_SLOT", "READ_FAILED", "SHARD_MISSING",
-    "SYSTEM_DAMAGED", "TABLE_DAMAGED", "TOO_SHORT", "TORN_TAIL", "UNFINISHED_ROLL",
-    "UNKNOWN_VERSION", "UNUSED_SUMMARY", "WRONG_NAME", "WRONG_ORDER", "WRONG_PROPOSAL",
-    "WRONG_SHARD",
-))  # fmt: skip
 
 ADVICE_PEER = "restore the file from a backup, or rebuild this replica from a peer"
 ADVICE_REPAIR = "run onelog log repair"
@@ -123,14 +120,33 @@ class RewriteHardState:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundSnapshot:
+    """A snapshot that was read completely: its entry in MANIFEST, and a base that follows it."""
+
+    record: SnapshotRecord
+    base: Base
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """Rename a damaged snapshot and take it out of MANIFEST, if it is there."""
+
+    path: Path
+    manifest: Path
+
+
+@dataclass(frozen=True, slots=True)
 class RebuildManifest:
-    """Make a shard's MANIFEST again from its segments and the hint in RAFT."""
+    """Make a shard's MANIFEST again from its segments, the hint in RAFT and its snapshots."""
 
     path: Path
     shard: int
+    identity: ShardIdentity | None = None
+    snapshots: tuple[SnapshotRecord, ...] = ()
+    base: Base | None = None
 
 
-Remedy = Cut | Remove | Adopt | RebuildTables | RewriteHardState | RebuildManifest
+Remedy = Cut | Remove | Adopt | SetAside | RebuildTables | RewriteHardState | RebuildManifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,16 +334,27 @@ def _unsealed_check_error(
 
 # Verifies a file of another package; registered by the end of the name.
 FileVerifier = Callable[[Files, Path], list[Finding]]
+# Returns the whole snapshots of a shard in a directory, ascending by index.
+FindSnapshots = Callable[[Files, Path, int], Sequence[FoundSnapshot]]
 
 _KNOWN_NAMES = frozenset(("MANIFEST", "RAFT", "cold.fcold", "segs", "snaps", "spill.lmdb"))
 _LEFTOVER_NAMES = frozenset(("MANIFEST.tmp", "RAFT.tmp"))
 # What follows from the rest of a sealed file. Entries, streams and voids do not.
 _DERIVED = frozenset(("HEADER_DAMAGED", "FOOTER_DAMAGED", "TABLE_DAMAGED", "FILE_CHECKSUM"))
 _CHAIN_BROKEN = frozenset(("MISSING_RANGE", "MISSING_END", "OVERLAP"))
+_FOREIGN_SHARD = frozenset(("FOREIGN_SHARD", "WRONG_SHARD"))
 
 _VOTE_ADVICE = (
     "it could vote twice in one term: remove this node from the cluster and add it as a new one "
     "with an empty directory"
+)
+_FOREIGN_ADVICE = (
+    "it was copied or moved here: put the directory back that belongs here, or remove this node "
+    "from the cluster and add it as a new one with an empty directory"
+)
+_ONLY_SNAPSHOT_ADVICE = (
+    "without it nothing leads to the state: restore it from a backup, or rebuild this replica from "
+    "a peer"
 )
 _NOTES_ADVICE = (
     "streams and voids follow only from a replay: rebuild this replica from a peer, or restore the "
@@ -344,9 +371,12 @@ class ShardCheck:
     shard: int
     unsynced_bytes_max: int
     verifiers: Mapping[str, FileVerifier]
+    find_snapshots: FindSnapshots
+    identity: ShardIdentity | None  # None: SYSTEM or NODE cannot be read
     findings: list[Finding] = field(default_factory=list)
     has_changed: bool = False  # a listed file was gone: a process is using the directory
     _manifest: Manifest | None = None
+    _found: Sequence[FoundSnapshot] | None = None
     _hard_state: HardStateReport | None = None
     _links: list[Link] = field(default_factory=list)
 
@@ -386,6 +416,11 @@ class ShardCheck:
         path = self.paths.manifest
         try:
             self._manifest = load_manifest(self.files, path, durable=False)
+            theirs = self._manifest.identity if self._manifest else None
+            if theirs is not None and not self._is_ours(theirs):
+                ours = self.identity or f"shard {self.shard}"
+                message = f"the directory is of {theirs}, but this is {ours}"
+                self._add_error(path, "FOREIGN_SHARD", message, _FOREIGN_ADVICE)
         except UnknownVersion as error:
             self._add_error(path, error.reason, str(error), ADVICE_UPGRADE)
         except CorruptFile as error:
@@ -395,6 +430,9 @@ class ShardCheck:
             )
         except OSError as error:
             self._add_unreadable(path, error)
+
+    def _is_ours(self, theirs: ShardIdentity) -> bool:
+        return theirs == self.identity if self.identity else theirs.shard == self.shard
 
     def _check_manifest_is_there(self) -> None:
         path = self.paths.manifest
@@ -451,6 +489,10 @@ class ShardCheck:
     def _check_segments(self) -> None:
         directory = self.paths.segments
         known = combine_known(self._manifest, self._hint, self.unsynced_bytes_max)
+        if self._manifest is None and (found := self._whole_snapshots):
+            # A snapshot is made of durable entries.
+            durable_index = max(known.durable_index, found[-1].record.index)
+            known = replace(known, durable_index=durable_index)
         names, listing = sort_names(self.files, directory)
         for name in listing.foreign:
             path = directory / name
@@ -537,8 +579,32 @@ class ShardCheck:
             advice = "nothing to do: this replica gets the entries from its peers"
             self._add(Level.NOTE, last.path, "COMMIT_BEYOND_END", message, advice)
 
+    @property
+    def _whole_snapshots(self) -> Sequence[FoundSnapshot]:
+        """The snapshots that MANIFEST could list; finding them loads each one, once."""
+        if self._found is None:
+            self._found = self.find_snapshots(self.files, self.paths.snapshots, self.shard)
+        return self._found
+
     def _check_snapshots(self) -> None:
         """Hand each file to the verifier of its kind; kinds without one are left alone."""
+        self._verify_snapshots()
+        if not self.verifiers or self._manifest is None:
+            return
+        listed = [self.paths.snapshots / each.file for each in self._manifest.snapshots]
+        for path in listed:
+            if not self.files.exists(path):
+                message, remedy = (
+                    "MANIFEST lists it, and it is missing",
+                    SetAside(path, self.paths.manifest),
+                )
+                self._add_error(path, "SNAPSHOT_MISSING", message, ADVICE_REPAIR, None, remedy)
+        is_reported = any(each.path.parent == self.paths.snapshots for each in self._errors())
+        if self._first_index > 1 and not is_reported and not self._is_start_covered:
+            message = f"the log begins at {self._first_index}, and no snapshot has the state before"
+            self._add_error(self.paths.manifest, "NO_SNAPSHOT", message, ADVICE_PEER)
+
+    def _verify_snapshots(self) -> None:
         for name in self.files.list(self.paths.snapshots):
             verifier = self.verifiers.get(Path(name).suffix)
             if verifier is None:
@@ -555,8 +621,54 @@ class ShardCheck:
     def _hint(self) -> Hint | None:
         return self._hard_state.hint.hint if self._hard_state else None
 
+    def _errors(self) -> Iterator[Finding]:
+        return (each for each in self.findings if each.level is Level.ERROR)
+
+    @property
+    def _first_index(self) -> int:
+        return self._links[0].first_index if self._links else 1
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether a replay from index 1 needs no snapshot."""
+        parts = [link.part for link in self._links]
+        is_readable = all(each and each.proposal_count is not None for each in parts)
+        return self._first_index == 1 and is_readable
+
+    @property
+    def _is_start_covered(self) -> bool:
+        """Whether an undamaged snapshot has the state before the log begins."""
+        if self._manifest is None or not self._manifest.snapshots:
+            usable = [each.record for each in self._whole_snapshots]
+        else:
+            bad = {each.path.name for each in self._errors()}
+            usable = [each for each in self._manifest.snapshots if each.file not in bad]
+        return any(each.index >= self._first_index - 1 for each in usable)
+
+    def _fill_rebuild(self, remedy: RebuildManifest) -> RebuildManifest:
+        """Say what the new MANIFEST lists: the snapshots from which the log continues."""
+        if not self._links or self._links[-1].part is None:
+            return remedy
+        before_index, last_index = self._first_index - 1, self._links[-1].part.last_index
+        found = [
+            each
+            for each in self._whole_snapshots
+            if before_index <= each.record.index <= last_index
+        ]
+        before = [each.base for each in found if each.base.index == before_index]
+        return replace(
+            remedy,
+            identity=self.identity,
+            snapshots=tuple(each.record for each in found),
+            base=before[0] if before else None,
+        )
+
     def _withhold_remedies(self) -> None:
         """Remove remedies that are unsafe in view of the other findings."""
+        for number, finding in enumerate(self.findings):
+            if isinstance(finding.remedy, RebuildManifest):
+                filled = self._fill_rebuild(finding.remedy)
+                self.findings[number] = replace(finding, remedy=filled)
         reasons = {finding.reason for finding in self.findings}
         for number, finding in enumerate(self.findings):
             instead = self._advice_instead(finding, reasons)
@@ -569,6 +681,10 @@ class ShardCheck:
             return None
         if "UNKNOWN_VERSION" in reasons:
             return "a newer onelog wrote to this shard: use that one"
+        if reasons & _FOREIGN_SHARD:
+            return "the directory holds another shard, or that of another node or cluster"
+        if isinstance(finding.remedy, SetAside) and not (self._is_whole or self._is_start_covered):
+            return _ONLY_SNAPSHOT_ADVICE
         # Without a record of what was durable, a damaged end may be anything.
         end_is_unknown = self._manifest is None and self._hint is None and "TORN_TAIL" in reasons
         if finding.reason == "TORN_TAIL" and end_is_unknown:
@@ -580,8 +696,13 @@ class ShardCheck:
         if isinstance(finding.remedy, RebuildManifest):
             if end_is_unknown or any(self._blocking(finding)):
                 return "it is made from the segments and RAFT, which must be in order first"
-            if self.files.exists(self.paths.cold_list) or self.files.list(self.paths.snapshots):
+            is_unread = self.find_snapshots is find_none
+            if self.files.exists(self.paths.cold_list) or (
+                is_unread and self.files.list(self.paths.snapshots)
+            ):
                 return "it lists snapshots and cold data, and must be restored from a backup"
+            if self._first_index > 1 and not self._is_start_covered:
+                return "no snapshot has the state before the log begins: " + ADVICE_PEER
         return None
 
     def _blocking(self, finding: Finding) -> Iterator[Finding]:
@@ -631,6 +752,11 @@ class ShardCheck:
 NO_VERIFIERS: Mapping[str, FileVerifier] = MappingProxyType({})
 
 
+def find_none(_files: Files, _directory: Path, _shard: int) -> Sequence[FoundSnapshot]:
+    """Find no snapshots: without the package that reads them."""
+    return ()
+
+
 @dataclass(slots=True)
 class _Meter:
     """Counts the bytes read and reports progress."""
@@ -654,21 +780,35 @@ def verify(
     shard: int | None = None,
     unsynced_bytes_max: int = GROUP_SIZE_MAX,
     verifiers: Mapping[str, FileVerifier] = NO_VERIFIERS,
+    find_snapshots: FindSnapshots = find_none,
 ) -> list[Finding]:
     """Check a data directory, or one shard of it, and return the findings.
 
     ``unsynced_bytes_max`` is the limit that the log was written with. ``verifiers`` check file
-    types of other packages in snaps/, by the end of the name (".fsnap").
+    types of other packages in snaps/, by the end of the name (".fsnap"); ``find_snapshots`` finds
+    those that a MANIFEST could list.
     """
     meter = _Meter(progress)
     reader = ReadOnlyFiles(files, meter.advance)
     root = list_root(reader, data_dir)
-    findings, shards = _check_root(reader, root)
-    chosen = root.choose(shard, shards)
+    findings, system, node = _check_root(reader, root)
+    chosen = root.choose(shard, None if system is None else system.topology.shards)
     meter.total_bytes = sum(_size_of_segments(reader, shard_paths(data_dir, at)) for at in chosen)
     for number in chosen:
-        paths = shard_paths(data_dir, number)
-        findings += _check_shard(reader, paths, number, unsynced_bytes_max, verifiers)
+        identity = None
+        if system is not None and node is not None:
+            identity = ShardIdentity(system.cluster_id, node.node_id, number)
+        findings += _check_shard(
+            lambda number=number, identity=identity: ShardCheck(  # type: ignore[misc]
+                reader,
+                shard_paths(data_dir, number),
+                number,
+                unsynced_bytes_max,
+                verifiers,
+                find_snapshots,
+                identity,
+            )
+        )
     meter.advance(meter.total_bytes, data_dir)
     if any(at.reason == "UNKNOWN_VERSION" and at.path.parent == data_dir for at in findings):
         # SYSTEM or NODE of a newer onelog: this one cannot judge the rest.
@@ -676,18 +816,13 @@ def verify(
     return findings
 
 
-def _check_shard(
-    files: Files,
-    paths: ShardPaths,
-    shard: int,
-    unsynced_bytes_max: int,
-    verifiers: Mapping[str, FileVerifier],
-) -> list[Finding]:
-    before = _manifest_bytes(files, paths)
-    check = ShardCheck(files, paths, shard, unsynced_bytes_max, verifiers)
+def _check_shard(make: Callable[[], ShardCheck]) -> list[Finding]:
+    check = make()
+    before = _manifest_bytes(check.files, check.paths)
     check.run()
-    if check.findings and (check.has_changed or _manifest_bytes(files, paths) != before):
-        check = ShardCheck(files, paths, shard, unsynced_bytes_max, verifiers)
+    now = _manifest_bytes(check.files, check.paths)
+    if check.findings and (check.has_changed or now != before):
+        check = make()
         check.run()
     return check.findings
 
@@ -701,17 +836,18 @@ def _manifest_bytes(files: Files, paths: ShardPaths) -> bytes | None:
         return None
 
 
-def _check_root(files: Files, root: Root) -> tuple[list[Finding], int | None]:
-    """Check what belongs to no shard; also return the number of shards in SYSTEM."""
+def _check_root(files: Files, root: Root) -> tuple[list[Finding], System | None, Node | None]:
+    """Check what belongs to no shard; also return SYSTEM and NODE, if they can be read."""
     findings: list[Finding] = []
-    shards: int | None = None
+    system: System | None = None
+    node: Node | None = None
     for name in (SYSTEM_NAME, NODE_NAME):
         path = root.path / name
         try:
             if name == SYSTEM_NAME:
-                shards = read_system(files, root.path).topology.shards
+                system = read_system(files, root.path)
             else:
-                read_node(files, root.path)
+                node = read_node(files, root.path)
         except UnknownVersion as error:
             findings.append(_error(path, None, error.reason, str(error), ADVICE_UPGRADE))
         except CorruptFile as error:
@@ -729,12 +865,13 @@ def _check_root(files: Files, root: Root) -> tuple[list[Finding], int | None]:
         findings.append(
             Finding(Level.LEFTOVER, remedy.path, None, "LEFTOVER", remedy.why, advice, remedy)
         )
+    shards = None if system is None else system.topology.shards
     strays = [f"{shard:05d}" for shard in root.shards if shards is not None and shard >= shards]
     for name in (*root.foreign, *strays):
         path = root.path / name
         message = "not onelog's" if name in root.foreign else f"not in SYSTEM, shards: {shards}"
         findings.append(Finding(Level.FOREIGN, path, None, "FOREIGN", message, ADVICE_LEAVE))
-    return findings, shards
+    return findings, system, node
 
 
 def _error(path: Path, offset: int | None, reason: str, message: str, advice: str) -> Finding:

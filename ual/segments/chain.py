@@ -6,6 +6,11 @@ Invariants:
   proposals. All but the last are sealed or closed.
 * A set never changes. The log replaces it as a whole, so a reader that took it keeps a consistent
   view, and files that were deleted since stay readable through it.
+* Damage is never passed over silently: a read of a damaged entry raises ``EntriesDamaged``, and
+  ``scan_readable`` puts ``Unreadable`` in its place. Entries beside it, whose own checksums hold,
+  are read even if the file as a whole is set aside.
+* Each reader that meets damage leaves it in ``met``, whichever thread it is on and whatever becomes
+  of its error; who repairs segments takes it from there.
 
 Everything here may be called from any thread.
 """
@@ -15,38 +20,52 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple, cast
 
-from onelog.ual.entry import Entry, Group, check_group
-from onelog.ual.errors import CorruptFile, EntryError, IndexDropped, MissingSegment
+import numpy as np
+
+from onelog.ual.entry import Entry, Group, Unreadable, check_group
+from onelog.ual.errors import (
+    CorruptFile,
+    EntriesDamaged,
+    EntryError,
+    IndexDropped,
+    MissingSegment,
+)
 from onelog.ual.manifest import Base
-from onelog.ual.segments.notes import ApplyNotes
+from onelog.ual.segments.notes import ApplyNotes, IndexArray, clip_voids
 from onelog.ual.segments.sealed import DamagedSegment, SealedSegment
+from onelog.ual.segments.tables import Indexes, are_in
 from onelog.ual.segments.unsealed import UnsealedSegment
 
 Segment = SealedSegment | UnsealedSegment | DamagedSegment
 
 # A mapping holds a descriptor, a process has 1,024 of them by default, and a node many logs.
 MAPPED_SEGMENTS_MAX = 16
+# Damage that was met and not looked at yet; more of it is met again.
+MET_MAX = 64
 
 
 class SegmentSet:
     """An immutable, ordered, gapless sequence of segments."""
 
-    __slots__ = ("_mapped", "notes", "segments")
+    __slots__ = ("_mapped", "met", "notes", "segments")
 
     def __init__(
         self,
         segments: tuple[Segment, ...],
         notes: ApplyNotes,
         mapped: deque[SealedSegment] | None = None,
+        met: deque[CorruptFile] | None = None,
     ) -> None:
         self.segments = segments
         self.notes = notes
+        self.met = deque[CorruptFile](maxlen=MET_MAX) if met is None else met
         self._mapped = deque() if mapped is None else mapped
 
     def with_segments(self, segments: tuple[Segment, ...]) -> "SegmentSet":
-        """Return a set with these segments and the same notes and mappings."""
-        return SegmentSet(segments, self.notes, self._mapped)
+        """Return a set with these segments and the same notes, mappings and damage."""
+        return SegmentSet(segments, self.notes, self._mapped, self.met)
 
     @property
     def first_index(self) -> int:
@@ -80,58 +99,67 @@ class SegmentSet:
 
     def read(self, index: int) -> Entry:
         """Read one entry of the set from its file."""
-        return self._find(index).read(index)
+        segment = self.covering(index)
+        try:
+            if isinstance(segment, DamagedSegment):
+                return self.opened(segment).read(index)
+            return self.readable(segment).read(index)
+        except CorruptFile as error:
+            damage = EntriesDamaged(error, index, index)
+            self.report(damage)
+            raise damage from error
 
     def scan(
         self,
         first_index: int,
         last_index: int,
         *,
-        types: Collection[int] | None = None,
         stream_id: int | None = None,
         skip_voids: bool = False,
     ) -> Iterator[Entry]:
         """Yield the entries of a range in order, holding no more than a block of them."""
-        wanted = None if types is None else frozenset(types)
-        for segment in self.segments:
-            if segment.last_index < first_index or segment.first_index > last_index:
-                continue
-            first = max(first_index, segment.first_index)
-            last = min(last_index, segment.last_index)
-            if isinstance(segment, UnsealedSegment):
-                records = voids = None
-                if stream_id is not None:
-                    records = self.notes.records(stream_id, first, last)
-                if skip_voids:
-                    voids = self.notes.voids(first, last)
-                # Notes are dropped once the file is sealed, and ``sealed`` is set first. So the
-                # notes just taken are complete, unless ``sealed`` is set by now.
-                if segment.sealed is None:
-                    yield from segment.entries(
-                        first, last, types=wanted, records=records, voids=voids
-                    )
-                    continue
-                segment = segment.sealed
-            sealed = self.readable(segment)
-            assert isinstance(sealed, SealedSegment)
-            yield from sealed.entries(
-                first, last, types=wanted, stream_id=stream_id, skip_voids=skip_voids
-            )
+        wanted = _Wanted(stream_id, skip_voids)
+        found = self._scan(first_index, last_index, wanted, passes_damage=False)
+        return cast("Iterator[Entry]", found)
+
+    def scan_readable(
+        self,
+        first_index: int,
+        last_index: int,
+        *,
+        stream_id: int | None = None,
+        skip_voids: bool = False,
+    ) -> Iterator[Entry | Unreadable]:
+        """Yield the entries of a range in order, and in its place what cannot be read."""
+        wanted = _Wanted(stream_id, skip_voids)
+        return self._scan(first_index, last_index, wanted, passes_damage=True)
 
     def seek_time(self, timestamp_ns: int, last_index: int) -> int | None:
-        """Return the first index up to ``last_index`` with at least this timestamp, if any."""
+        """Return the first index up to ``last_index`` with at least this timestamp, if any.
+
+        If damage hides it, the first that may be it: nothing that is as new is before.
+        """
         for segment in self.segments:
             if not segment.entry_count or segment.last_timestamp_ns < timestamp_ns:
                 continue
-            readable = self.readable(segment)
-            if isinstance(readable, UnsealedSegment):
-                index = readable.seek_time(timestamp_ns, last_index)
-            else:
-                index = readable.seek_time(timestamp_ns)
+            index: int | None
+            try:
+                readable = self.readable(segment)
+                if isinstance(readable, UnsealedSegment):
+                    index = readable.seek_time(timestamp_ns, last_index)
+                else:
+                    index = readable.seek_time(timestamp_ns)
+            except CorruptFile as error:
+                self.report(error)
+                index = self._seek_singly(segment, timestamp_ns)
             # A compacted segment may have lost the entries with its last timestamp.
             if index is not None:
                 return index if index <= last_index else None
         return None
+
+    def report(self, damage: CorruptFile) -> None:
+        """Leave damage that a reader has met to who repairs it."""
+        self.met.append(damage)
 
     def proposal_range(self, number: int) -> tuple[int, int]:
         """Return the first and last index of a proposal's group."""
@@ -145,7 +173,9 @@ class SegmentSet:
         try:
             group = check_group(data, 0, first_index)
         except EntryError as error:
-            raise CorruptFile(str(segment.path), f"proposal {number}: {error}") from error
+            damage = CorruptFile(str(segment.path), f"proposal {number}: {error}")
+            self.report(damage)
+            raise damage from error
         assert group.last_index == last_index, (number, group.last_index, last_index)
         return group
 
@@ -196,14 +226,152 @@ class SegmentSet:
             self._mapped.popleft().unmap()
         return segment
 
-    def _find(self, index: int) -> SealedSegment | UnsealedSegment:
-        return self.readable(self.covering(index))
+    def _scan(
+        self, first_index: int, last_index: int, wanted: "_Wanted", *, passes_damage: bool
+    ) -> Iterator[Entry | Unreadable]:
+        for segment in self.segments:
+            at = first = max(first_index, segment.first_index)
+            last = min(last_index, segment.last_index)
+            if first > last:
+                continue
+            try:
+                for entry in self._scan_part(segment, first, last, wanted):
+                    yield entry
+                    at = entry.index + 1
+            except CorruptFile as error:
+                self.report(error)
+                for each in self._read_singly(segment, at, last, wanted):
+                    if isinstance(each, Unreadable):
+                        damage = EntriesDamaged(error, *each)
+                        self.report(damage)
+                        if not passes_damage:
+                            raise damage from error
+                    yield each
+
+    def _scan_part(
+        self, segment: Segment, first: int, last: int, wanted: "_Wanted"
+    ) -> Iterator[Entry]:
+        stream_id, skip_voids = wanted
+        if isinstance(segment, UnsealedSegment):
+            notes = self._take_notes(segment, first, last, wanted)
+            if notes is not None:
+                return segment.entries(first, last, records=notes[0], voids=notes[1])
+            assert segment.sealed is not None
+            segment = segment.sealed
+        sealed = self.readable(segment)
+        assert isinstance(sealed, SealedSegment)
+        return sealed.entries(first, last, stream_id=stream_id, skip_voids=skip_voids)
+
+    def _take_notes(
+        self, segment: UnsealedSegment, first: int, last: int, wanted: "_Wanted"
+    ) -> tuple[IndexArray | None, IndexArray | None] | None:
+        """Return records and voids of a part that is not sealed; None if it is by now."""
+        records = voids = None
+        if wanted.stream_id is not None:
+            records = self.notes.records(wanted.stream_id, first, last)
+        if wanted.skip_voids:
+            voids = self.notes.voids(first, last)
+        # Notes are dropped once the file is sealed, and ``sealed`` is set first. So the notes just
+        # taken are complete, unless ``sealed`` is set by now.
+        return (records, voids) if segment.sealed is None else None
+
+    def _read_singly(
+        self, segment: Segment, first: int, last: int, wanted: "_Wanted"
+    ) -> Iterator[Entry | Unreadable]:
+        """Yield the entries of a damaged part that can be read, and in its place what cannot."""
+        if first > last:
+            return
+        try:
+            readable, indexes = self._list_wanted(segment, first, last, wanted)
+        except CorruptFile:
+            yield Unreadable(first, last)
+            return
+        bad: Unreadable | None = None
+        for index in indexes:
+            try:
+                try:
+                    entry = readable.read(index)
+                except FileNotFoundError:
+                    # Repaired or compacted meanwhile: the name has another file.
+                    assert isinstance(readable, SealedSegment)
+                    readable = readable.reopen()
+                    entry = readable.read(index)
+            except CorruptFile:
+                bad = Unreadable(index if bad is None else bad.first_index, index)
+                continue
+            if bad is not None:
+                yield bad
+                bad = None
+            yield entry
+        if bad is not None:
+            yield bad
+
+    def _list_wanted(
+        self, segment: Segment, first: int, last: int, wanted: "_Wanted"
+    ) -> tuple[SealedSegment | UnsealedSegment, list[int]]:
+        """Return what entries of a damaged part are read from, and which of them are wanted."""
+        indexes = np.arange(first, last + 1, dtype=np.uint64)
+        if isinstance(segment, UnsealedSegment):
+            notes = self._take_notes(segment, first, last, wanted)
+            if notes is not None:
+                return segment, _select(indexes, *notes)
+            assert segment.sealed is not None
+            segment = segment.sealed
+        if isinstance(segment, DamagedSegment):
+            opened = self.opened(segment)
+        else:
+            readable = self.readable(segment)
+            assert isinstance(readable, SealedSegment)
+            opened = readable
+        records = None if wanted.stream_id is None else opened.stream_records(wanted.stream_id)
+        voids = opened.voids if wanted.skip_voids else None
+        return opened, _select(opened.present(indexes), records, voids)
+
+    def _seek_singly(self, segment: Segment, timestamp_ns: int) -> int | None:
+        """Return the first entry of a damaged segment that is, or may be, as new as a time."""
+        hidden: int | None = None  # the first of those before it that cannot be read
+        everything = _Wanted(None, skip_voids=False)
+        first, last = segment.first_index, segment.last_index
+        for each in self._read_singly(segment, first, last, everything):
+            if isinstance(each, Unreadable):
+                hidden = each.first_index if hidden is None else hidden
+            elif each.timestamp_ns >= timestamp_ns:
+                return each.index if hidden is None else hidden
+            else:
+                hidden = None
+        return hidden
+
+    def opened(self, segment: DamagedSegment) -> SealedSegment:
+        """Return the file of a damaged segment, for reads of single entries."""
+        if segment.opened is None:
+            segment.refuse()
+        opened = self.readable(segment.opened)
+        assert isinstance(opened, SealedSegment)
+        return opened
 
     def _find_proposal(self, number: int) -> SealedSegment | UnsealedSegment:
         segments = self.segments
         at = bisect_right(segments, number, key=lambda segment: segment.first_proposal) - 1
         assert at >= 0, (number, segments[0].first_proposal)
         return self.readable(segments[at])
+
+
+class _Wanted(NamedTuple):
+    """Which entries of a range a reader wants: of one stream, with voids or without."""
+
+    stream_id: int | None
+    skip_voids: bool
+
+
+def _select(indexes: Indexes, records: IndexArray | None, voids: IndexArray | None) -> list[int]:
+    """Return those of some consecutive indexes that are a stream's records, and no voids."""
+    if records is not None:
+        indexes = indexes[are_in(indexes, records)]
+    if voids is not None and len(indexes):
+        for first, last in clip_voids(voids, int(indexes[0]), int(indexes[-1])).tolist():
+            indexes = indexes[(indexes < first) | (indexes > last)]
+    found: list[int] = indexes.tolist()
+    return found
 
 
 def check_touching(directory: Path, segments: Collection[Segment], first_index: int) -> None:

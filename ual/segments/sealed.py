@@ -9,13 +9,16 @@ What is trusted, and since when:
 
 * header, footer and the tables in memory: since ``open``, by their checksums and by each other;
 * offsets, indexes and streams: since their first use, likewise;
-* one entry, or a few: by their own checksums, each time they are read;
-* more of them (``columns``, ``entries``, proposals): by the checksum of the whole file, which is
-  compared once. ``raw_range`` is the exception: its callers run ``check_group`` on the bytes.
+* entries (``read``, ``entries``): by their own checksums, each time they are read. A scan of many
+  compares the checksum of the whole file in the end, once for each scan: bytes may rot after any
+  check, and what they have become is never served;
+* ``columns`` of many and proposals: by the checksum of the whole file, which is compared once.
+  ``raw_range`` is the exception: its callers run ``check_group`` on the bytes.
 
-Anything wrong is ``CorruptFile``, with the offset if it is known, and nothing is served. A damaged
-segment is replaced by a ``DamagedSegment``. It keeps its place in the chain, so that its neighbours
-still touch, and raises what is wrong with the file until a peer's copy replaces it.
+Anything wrong is ``CorruptFile``, with the offset if it is known. A damaged segment is replaced by
+a ``DamagedSegment``. It keeps its place in the chain, so that its neighbours still touch. Of its
+file only single entries whose own checksums hold are read (ual/segments/chain.py), until a peer's
+copy replaces it.
 
 Any thread may read. What ``open`` made never changes. The mapping with everything derived from it
 is one object: a method takes it once and keeps using it, whatever ``unmap`` does meanwhile, and
@@ -32,7 +35,7 @@ import errno
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from crc32c import crc32c
@@ -40,7 +43,7 @@ from numpy.typing import NDArray
 
 from onelog.ual.entry import HEADER as ENTRY_HEADER
 from onelog.ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
-from onelog.ual.entry import Entry, check_entry
+from onelog.ual.entry import Entry, Unreadable, check_entry
 from onelog.ual.errors import CorruptFile, EntryError, IndexDropped
 from onelog.ual.files import Files
 from onelog.ual.segments.format import (
@@ -67,12 +70,16 @@ from onelog.ual.segments.tables import (
     decode_sparse,
     decode_time,
     decode_voids,
+    find_bad_checksums,
     first_bad_checksum,
     gather_group_left,
     gather_headers,
 )
 
-# How many entries a scan holds as columns at once; their payloads are copied one by one.
+# How many entries a scan holds as columns at once; their payloads are copied one by one. It begins
+# with a few, since most readers want a page, and checks those one by one.
+FIRST_BLOCK_ENTRIES = 256
+BLOCK_GROWTH = 4
 BLOCK_ENTRIES = 16_384
 # Up to here, checking each entry's own checksum is cheaper than reading the whole file.
 ENTRIES_CHECKED_SINGLY_MAX = 256
@@ -212,12 +219,13 @@ class SealedSegment:
 
     def check_file(self) -> None:
         """Compare the checksum of the whole file, once for as long as the segment is open."""
-        if self._file_checked:
-            return
-        covered = self.size_bytes - FOOTER_SIZE + FOOTER_FILE_CRC_OFFSET
-        if crc32c(self.mapped().view[:covered]) != self.footer.file_crc:
-            raise CorruptFile(str(self.path), "checksum of the file")
-        self._file_checked = True
+        if not self._file_checked:
+            self.compare_file()
+            self._file_checked = True
+
+    def compare_file(self) -> None:
+        """Compare the checksum of the whole file now."""
+        self._compare_file(self.mapped())
 
     # Entries
 
@@ -225,6 +233,11 @@ class SealedSegment:
         """Return one entry, verified; ``IndexDropped`` if compaction dropped it."""
         mapping = self.mapped()
         return self._read_row(mapping, self._row(mapping, index))
+
+    def present(self, indexes: Indexes) -> Indexes:
+        """Return those of some ascending indexes that compaction has not dropped."""
+        own = self.mapped().indexes
+        return indexes if own is None else indexes[are_in(indexes, own)]
 
     def raw_range(self, first_index: int, last_index: int) -> memoryview:
         """Return the unverified bytes of a range of entries: see the module."""
@@ -245,7 +258,7 @@ class SealedSegment:
         mapping = self.mapped()
         rows = self._rows_between(mapping, first_index, last_index)
         self._check_for(rows)
-        return self._columns(mapping, rows)
+        return self._columns(mapping, rows, is_checked=self._file_checked)
 
     def entries(
         self,
@@ -253,7 +266,6 @@ class SealedSegment:
         last_index: int,
         *,
         types: Collection[int] | None = None,
-        owners: Collection[int] | None = None,
         stream_id: int | None = None,
         skip_voids: bool = False,
     ) -> Iterator[Entry]:
@@ -265,15 +277,16 @@ class SealedSegment:
             records = self._stream_records(mapping, stream_id)
             inside = (records >= first_index) & (records <= last_index)
             rows = self._find_rows(mapping, records[inside])
-        self._check_for(rows)
-        for start in range(0, len(rows), BLOCK_ENTRIES):
-            columns = self._columns(mapping, rows[start : start + BLOCK_ENTRIES])
+        start, size = 0, FIRST_BLOCK_ENTRIES
+        while start < len(rows):
+            is_checked = size >= BLOCK_ENTRIES
+            if is_checked and start < BLOCK_ENTRIES:
+                self._compare_file(mapping)  # once: the blocks before were smaller
+            columns = self._columns(mapping, rows[start : start + size], is_checked=is_checked)
+            start, size = start + size, min(size * BLOCK_GROWTH, BLOCK_ENTRIES)
             mask = np.ones(len(columns), np.bool_)
             if types is not None:
                 mask &= np.isin(columns.entry_type, np.array(list(types), np.int64))
-            if owners is not None:
-                owner = columns.entry_type >> np.uint16(8)
-                mask &= np.isin(owner, np.array(list(owners), np.int64))
             if skip_voids:
                 mask &= ~self._void_mask(columns.index)
             yield from columns.select(mask).entries()
@@ -309,6 +322,24 @@ class SealedSegment:
         if found.timestamp_ns < timestamp_ns:
             raise self._corrupt("the time table differs from the entry", mapping, high)
         return found.index
+
+    def find_unreadable(self) -> list[Unreadable]:
+        """Return all entries that cannot be read, in order; takes a while."""
+        mapping, found = self.mapped(), list[Unreadable]()
+        for start in range(0, self.entry_count, BLOCK_ENTRIES):
+            rows = np.arange(start, min(start + BLOCK_ENTRIES, self.entry_count))
+            starts, ends = self._locate_rows(mapping, rows)
+            headers = gather_headers(mapping.view, starts)
+            indexes = self._expected(mapping, rows)
+            bad = headers["index"] != indexes
+            bad |= headers["payload_len"].astype(np.int64) + ENTRY_HEADER_SIZE != ends - starts
+            bad[find_bad_checksums(mapping.view, starts, ends, headers["crc"])] = True
+            for index in indexes[bad].tolist():
+                if found and found[-1].last_index == index - 1:
+                    found[-1] = Unreadable(found[-1].first_index, index)
+                else:
+                    found.append(Unreadable(index, index))
+        return found
 
     # Streams
 
@@ -378,8 +409,13 @@ class SealedSegment:
     def _table(self, view: memoryview, name: str, span: TableSpan) -> Table:
         return Table(str(self.path), name, span, view[span.position : span.end])
 
+    def _compare_file(self, mapping: MappedFile) -> None:
+        covered = self.size_bytes - FOOTER_SIZE + FOOTER_FILE_CRC_OFFSET
+        if crc32c(mapping.view[:covered]) != self.footer.file_crc:
+            raise CorruptFile(str(self.path), "checksum of the file")
+
     def _check_for(self, rows: Rows) -> None:
-        """Compare the file's checksum before many entries are read; see ``_columns``."""
+        """Compare the file's checksum before many entries are read as columns."""
         if len(rows) > ENTRIES_CHECKED_SINGLY_MAX:
             self.check_file()
 
@@ -433,25 +469,26 @@ class SealedSegment:
         except EntryError as error:
             raise self._corrupt(error.rule, mapping, row) from error
 
-    def _columns(self, mapping: MappedFile, rows: Rows) -> Columns:
+    def _columns(self, mapping: MappedFile, rows: Rows, *, is_checked: bool) -> Columns:
         """Gather entries; unless the file was checked, compare each one's checksum."""
         starts, ends = self._locate_rows(mapping, rows)
         headers = gather_headers(mapping.view, starts)
-        if not self._file_checked:
+        if not is_checked:
             bad = first_bad_checksum(mapping.view, starts, ends, headers["crc"])
             if bad is not None:
                 raise self._corrupt("checksum", mapping, int(rows[bad]))
-        expected: NDArray[Any] = (
-            rows.astype(np.uint64) + np.uint64(self.first_index)
-            if mapping.indexes is None
-            else mapping.indexes[rows]
-        )
         sizes = headers["payload_len"].astype(np.int64) + ENTRY_HEADER_SIZE
-        holds = (headers["index"] == expected) & (starts + sizes == ends)
+        holds = (headers["index"] == self._expected(mapping, rows)) & (starts + sizes == ends)
         if not holds.all():
             row = int(rows[np.argmin(holds)])
             raise self._corrupt("the tables differ from the entry", mapping, row)
         return Columns.of_headers(mapping.view, headers, starts)
+
+    def _expected(self, mapping: MappedFile, rows: Rows) -> Indexes:
+        """Return the index that each row's entry must have."""
+        if mapping.indexes is not None:
+            return mapping.indexes[rows]
+        return rows.astype(np.uint64) + np.uint64(self.first_index)
 
     def _void_mask(self, indexes: Indexes) -> NDArray[np.bool_]:
         voids = self._summary.voids
@@ -494,19 +531,29 @@ class SealedSegment:
 
 
 class DamagedSegment:
-    """One ``.flseg`` file that must not be read."""
+    """One ``.flseg`` file that must not be read as a whole.
+
+    ``opened`` is the file as it was opened, if that was possible: single entries are read through
+    it, each by its own checksum.
+    """
 
     __slots__ = (
         "entry_count", "first_index", "first_proposal", "first_timestamp_ns", "header",
-        "last_index", "last_timestamp_ns", "offset", "path", "rule",
+        "last_index", "last_timestamp_ns", "offset", "opened", "path", "rule",
     )  # fmt: skip
 
     is_compacted = False
 
     def __init__(
-        self, path: Path, header: SegmentHeader, rule: str, offset: int | None = None
+        self,
+        path: Path,
+        header: SegmentHeader,
+        rule: str,
+        offset: int | None = None,
+        opened: SealedSegment | None = None,
     ) -> None:
         """``header``: of the file, or derived from its neighbours."""
+        self.opened = opened
         self.path = path
         self.header = header
         self.rule = rule
@@ -518,6 +565,11 @@ class DamagedSegment:
         self.last_timestamp_ns = header.last_timestamp_ns
         self.entry_count = header.entry_count
 
+    @property
+    def damage(self) -> CorruptFile:
+        """What is wrong with the file."""
+        return CorruptFile(str(self.path), f"set aside as damaged: {self.rule}", self.offset)
+
     def refuse(self) -> NoReturn:
         """Raise what is wrong with the file."""
-        raise CorruptFile(str(self.path), f"set aside as damaged: {self.rule}", self.offset)
+        raise self.damage

@@ -94,17 +94,25 @@ def first_bad_checksum(
     buffer: Bytes, offsets: NDArray[Any], ends: NDArray[Any], crcs: NDArray[np.uint32]
 ) -> int | None:
     """Return the row of the first entry whose checksum fails."""
-    view = memoryview(buffer)
     # In blocks: as Python objects, the offsets of a million entries take more than their bytes.
     for first in range(0, len(offsets), CHECKSUM_BLOCK_ENTRIES):
         block = slice(first, first + CHECKSUM_BLOCK_ENTRIES)
-        starts = (offsets[block] + np.uint32(CRC_SIZE)).tolist()
-        bounds = zip(starts, ends[block].tolist(), strict=True)
-        found = np.array([crc32c(view[start:end]) for start, end in bounds], np.uint32)
-        bad = np.flatnonzero(found != crcs[block])
+        bad = find_bad_checksums(buffer, offsets[block], ends[block], crcs[block])
         if len(bad):
             return first + int(bad[0])
     return None
+
+
+def find_bad_checksums(
+    buffer: Bytes, offsets: NDArray[Any], ends: NDArray[Any], crcs: NDArray[np.uint32]
+) -> Rows:
+    """Return the rows of all entries whose checksum fails."""
+    view = memoryview(buffer)
+    starts = (offsets + np.uint32(CRC_SIZE)).tolist()
+    bounds = zip(starts, ends.tolist(), strict=True)
+    found = np.array([crc32c(view[start:end]) for start, end in bounds], np.uint32)
+    bad: Rows = np.flatnonzero(found != crcs)
+    return bad
 
 
 def join_entries(buffer: Bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> bytes:

@@ -38,10 +38,15 @@ _TIMESTAMP_AT = 24  # where an entry's header keeps its timestamp_ns
 
 
 class UnsealedSegment:
-    """One ``.flseg.tmp`` file with its offsets in memory."""
+    """One ``.flseg.tmp`` file with its offsets in memory.
+
+    ``end`` is the file offset just past the last entry; ``last_proposal`` is the number of the last
+    group, one less than ``first_proposal`` while there is none.
+    """
 
     __slots__ = (
-        "bounds", "file", "first_timestamp_ns", "group_firsts", "header", "last_index",
+        "bounds", "end", "entry_count", "file", "first_index", "first_proposal",
+        "first_timestamp_ns", "group_firsts", "header", "last_index", "last_proposal",
         "last_timestamp_ns", "path", "sealed",
     )  # fmt: skip
 
@@ -51,9 +56,14 @@ class UnsealedSegment:
         self.header = header
         self.bounds = array("I", (HEADER_SIZE,))
         self.group_firsts = array("I")
+        self.end = HEADER_SIZE
+        self.entry_count = 0
         self.first_timestamp_ns = 0
         self.last_timestamp_ns = 0
+        self.first_index = header.first_index
         self.last_index = header.first_index - 1
+        self.first_proposal = header.first_proposal
+        self.last_proposal = header.first_proposal - 1
         # The sealed segment that replaced this one; set before the notes of its entries are
         # dropped.
         self.sealed: SealedSegment | None = None
@@ -92,31 +102,6 @@ class UnsealedSegment:
         return cls(directory / unsealed_name(header.first_index), file, header)
 
     @property
-    def first_index(self) -> int:
-        """The index of the first entry, present or to come."""
-        return self.header.first_index
-
-    @property
-    def first_proposal(self) -> int:
-        """The number of the first group, present or to come."""
-        return self.header.first_proposal
-
-    @property
-    def last_proposal(self) -> int:
-        """The number of the last group; one less than the first while there is none."""
-        return self.header.first_proposal + len(self.group_firsts) - 1
-
-    @property
-    def entry_count(self) -> int:
-        """How many entries the file holds."""
-        return len(self.bounds) - 1
-
-    @property
-    def end(self) -> int:
-        """The file offset just past the last entry."""
-        return self.bounds[-1]
-
-    @property
     def offsets(self) -> "array[int]":
         """Where each entry starts, as a copy."""
         return self.bounds[:-1]
@@ -129,11 +114,14 @@ class UnsealedSegment:
     def add(self, group: Group) -> None:
         """Add a group whose bytes are already in the file at ``end``."""
         assert group.first_index == self.last_index + 1, (group.first_index, self.last_index)
-        base = self.end
-        if not self.entry_count:
+        base, count = self.end, self.entry_count
+        if not count:
             self.first_timestamp_ns = group.first_timestamp_ns
-        self.group_firsts.append(self.entry_count)
+        self.group_firsts.append(count)
         self.bounds.extend(map(base.__add__, [*group.offsets[1:], len(group.data)]))
+        self.end = base + len(group.data)
+        self.entry_count = count + len(group.offsets)
+        self.last_proposal += 1
         self.last_timestamp_ns = group.last_timestamp_ns
         self.last_index = group.last_index
 
@@ -156,6 +144,8 @@ class UnsealedSegment:
         self.last_index = index - 1
         self.bounds = self.bounds[: number + 1]
         self.group_firsts = self.group_firsts[:group]
+        self.end, self.entry_count = self.bounds[-1], number
+        self.last_proposal = self.first_proposal + group - 1
         if number:
             self.last_timestamp_ns = self._timestamp_ns(number - 1)
         else:
@@ -229,11 +219,13 @@ class UnsealedSegment:
 
     def check(self) -> None:
         """Assert the structure's invariants."""
-        assert self.last_index - self.first_index + 1 == self.entry_count
+        assert self.last_index - self.first_index + 1 == self.entry_count == len(self.bounds) - 1
         assert list(self.bounds) == sorted(set(self.bounds)), "bounds do not ascend"
         assert self.bounds[0] == HEADER_SIZE
         assert list(self.group_firsts) == sorted(set(self.group_firsts))
         assert bool(self.group_firsts) == bool(self.entry_count)
+        assert self.end == self.bounds[-1]
+        assert self.last_proposal == self.first_proposal + len(self.group_firsts) - 1
         assert self.end >= HEADER_SIZE + ENTRY_HEADER_SIZE * self.entry_count
 
     def _checked(self, data: bytes, at: int, index: int) -> Entry:

@@ -4,7 +4,7 @@
 * ``lifecycle``: starts and stops nodes
 * ``state``: the directory of a cluster, and what it remembers
 * ``processes``: identities of processes, signals, and ports
-* ``status``: asks the nodes, and tells what changed
+* ``status``: asks the nodes, and reports changes
 * ``view``: tables, JSON and the live view
 
 Only ``program`` loads this package.

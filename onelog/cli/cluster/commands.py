@@ -14,9 +14,17 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
+from onelog.cli.cluster.certificates import (
+    DAYS_DEFAULT,
+    DAYS_MAX,
+    Authority,
+    parse_node,
+)
 from onelog.cli.cluster.lifecycle import (
+    CLUSTER_NAME,
     STOP_S_MAX,
     UpRequest,
+    client_pair,
     kill_node,
     remember_flags,
     restart_node,
@@ -50,6 +58,12 @@ ReadyWithin = Annotated[
     float,
     typer.Option("--ready-within", min=0.1, max=86_400, help="Seconds for nodes to get ready."),
 ]
+WithTls = Annotated[
+    bool | None,
+    typer.Option(
+        "--tls/--no-tls", help="Require certificates, made in DIR/certs; default: as last time."
+    ),
+]
 StopWithin = Annotated[
     float,
     typer.Option(
@@ -79,7 +93,7 @@ def up(
         int | None, typer.Option(min=1, max=NODES_MAX, help="Nodes; 3 in a new directory.")
     ] = None,
     shards: Annotated[
-        int | None, typer.Option(min=1, max=SHARDS_MAX, help="Shards; 3 in a new directory.")
+        int | None, typer.Option(min=1, max=SHARDS_MAX, help="Shards; 4, or 1 for a single node.")
     ] = None,
     port: Annotated[
         int | None,
@@ -89,6 +103,7 @@ def up(
             help="The first of 300 ports that the nodes share; default: a free block.",
         ),
     ] = None,
+    is_tls: WithTls = None,
     is_detached: Annotated[
         bool, typer.Option("--detach", "-d", help="Return when all nodes are ready.")
     ] = False,
@@ -104,6 +119,7 @@ def up(
     Examples:
       onelog cluster up
       onelog cluster up --nodes 5 --detach
+      onelog cluster up --tls
       onelog cluster up --dir /tmp/quick -- --raft-heartbeat-s 0.05
     """
     from onelog.cli.cluster.view import see_up
@@ -111,7 +127,7 @@ def up(
     directory = ClusterDirectory(path)
     known = directory.find()
     with ExitStack() as held, ExitStack() as failing:
-        request = UpRequest(nodes, shards, port, tuple(flags or ()))
+        request = UpRequest(nodes, shards, port, tuple(flags or ()), is_tls)
         start_cluster(directory, request, held)
         # Flags are remembered only when the nodes got ready with them.
         failing.callback(remember_flags, directory, () if known is None else known.flags)
@@ -137,12 +153,61 @@ def up(
 
 
 def _print_ready(directory: ClusterDirectory, status: "ClusterStatus") -> None:
-    endpoints = ",".join(node.endpoint for node in status.nodes)
-    count = len(status.nodes)
+    endpoints = ",".join(node.endpoint for node in status.members)
+    count = len(status.members)
     typer.echo(
         f"cluster {directory.path} is up: {count} node{'s' if count > 1 else ''}, clients call "
         f"{endpoints}"
     )
+    for node in status.nodes:
+        if node not in status.members:
+            typer.echo(f"note: node {node.number} was removed from the cluster", err=True)
+    if directory.load().is_tls:
+        own, path = client_pair(directory), directory.certificates
+        typer.echo(
+            f"with --tls-ca {path / 'ca.crt'} --tls-cert {own.certificate} --tls-key {own.key}"
+        )
+
+
+@app.command()
+def certs(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files are, or will be.")],
+    *,
+    nodes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--node",
+            metavar="NAME=HOST[,HOST]",
+            help="A node, and the names and addresses that it is called by; repeat for more.",
+        ),
+    ] = None,
+    clients: Annotated[
+        list[str] | None,
+        typer.Option("--client", metavar="NAME", help="A client; repeat for more."),
+    ] = None,
+    cluster_name: Annotated[
+        str, typer.Option("--cluster-name", metavar="NAME", help="The cluster's name.")
+    ] = CLUSTER_NAME,
+    days: Annotated[
+        float, typer.Option("--days", min=0, max=DAYS_MAX, help="How long certificates last.")
+    ] = DAYS_DEFAULT,
+) -> None:
+    """Make certificates for the nodes and clients of a cluster, and an authority if there is none.
+
+    The authority is DIR/ca.crt with DIR/ca.key; keep that key away from servers. Repeat the command
+    to renew certificates: a server that is given the new files uses them without a restart.
+
+    \b
+    Examples:
+      onelog cluster certs certs --node n1=db1.example.com,10.0.0.1 --node n2=db2.example.com
+      onelog cluster certs certs --client reports --days 90
+    """
+    authority = Authority(path, cluster_name)
+    made = [authority.issue_node(parse_node(text), days) for text in nodes or ()]
+    made += [authority.issue_client(name, days) for name in clients or ()]
+    typer.echo(f"authority {authority.pair.certificate}")
+    for pair in made:
+        typer.echo(f"made {pair.certificate} and {pair.key}")
 
 
 @app.command()
@@ -161,6 +226,8 @@ def status(
 
     ``behind`` is the number of committed entries that a node has not applied yet. For a node that
     is down it is known only with --watch, if the node was running before.
+
+    A node that was removed from the cluster does not count.
 
     \b
     Exit codes:

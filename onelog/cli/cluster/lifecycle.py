@@ -17,12 +17,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from onelog.cli.cluster.processes import hold_ports, launch, send, wait_for_end
+from onelog.cli.cluster.certificates import (
+    CA_NAME,
+    DAYS_DEFAULT,
+    Authority,
+    NodeRequest,
+    Pair,
+    is_lasting,
+)
+from onelog.cli.cluster.processes import HOST, hold_ports, launch, send, wait_for_end
 from onelog.cli.cluster.state import ClusterDirectory, LocalCluster
 from onelog.cli.failure import CommandFailed
 
 NODES_DEFAULT = 3
-SHARDS_DEFAULT = 3  # so that each of three nodes leads one
+SHARDS_DEFAULT = 4  # as for the founders of any cluster; a node by itself has one
 # A node that stops finishes its calls and transfers leaderships; after this long it is killed.
 STOP_S_MAX = 20.0
 KILL_S_MAX = 10.0
@@ -30,7 +38,14 @@ KILL_S_MAX = 10.0
 LOG_BYTES_MAX = 64 << 20
 _LOG_END_BYTES = 4096
 
-# Flags that this command sets itself, or that would hide the nodes from it (TLS).
+# The reason of a node that its cluster has removed.
+MEMBER_REMOVED = "MEMBER_REMOVED"
+
+# The client whose certificate ``up --tls`` makes, and that the other commands use.
+CLIENT_NAME = "local"
+CLUSTER_NAME = "onelog"  # the default of onelog serve
+
+# Flags that this command sets itself; ``--tls`` sets those of certificates.
 _OWN_FLAGS = frozenset(
     f"--{name}"
     for name in (
@@ -49,6 +64,7 @@ class UpRequest:
     shards: int | None = None
     port: int | None = None
     flags: tuple[str, ...] = ()
+    is_tls: bool | None = None
 
 
 def start_cluster(directory: ClusterDirectory, request: UpRequest, held: ExitStack) -> LocalCluster:
@@ -72,7 +88,15 @@ def start_cluster(directory: ClusterDirectory, request: UpRequest, held: ExitSta
         )
         flags_before = () if known is None else known.flags
         flags = request.flags or flags_before
-        cluster = LocalCluster(True, block.base, shards, flags, (None,) * nodes)
+        is_tls = request.is_tls
+        if is_tls is None:
+            is_tls = known is not None and known.is_tls
+        cluster = LocalCluster(True, block.base, shards, flags, (None,) * nodes, is_tls)
+        if is_tls:
+            if any(flag.partition("=")[0] == "--cluster-name" for flag in flags):
+                text = "--cluster-name is decided by onelog cluster itself with --tls"
+                raise CommandFailed("USAGE", text)
+            _make_certificates(directory, cluster)
         directory.save(cluster)
         try:
             for number in range(1, nodes + 1):
@@ -85,12 +109,40 @@ def start_cluster(directory: ClusterDirectory, request: UpRequest, held: ExitSta
     return cluster
 
 
+def _make_certificates(directory: ClusterDirectory, cluster: LocalCluster) -> None:
+    """Make the certificates that are missing or expire soon."""
+    path = directory.certificates
+    authority = Authority(path, CLUSTER_NAME)
+    for node in cluster.nodes:
+        if not is_lasting(Pair.at(path, node.name)):
+            authority.issue_node(NodeRequest(node.name, (HOST, "localhost")), DAYS_DEFAULT)
+    if not is_lasting(client_pair(directory)):
+        authority.issue_client(CLIENT_NAME, DAYS_DEFAULT)
+
+
+def client_pair(directory: ClusterDirectory) -> Pair:
+    """Return the certificate by which clients on this machine are known."""
+    return Pair.at(directory.certificates, f"client-{CLIENT_NAME}")
+
+
+def _tls_flags(directory: ClusterDirectory, name: str) -> list[str]:
+    path = directory.certificates.absolute()
+    own, authority = Pair.at(path, name), Pair.at(path, CA_NAME)
+    files = {
+        "tls-cert": own.certificate, "tls-key": own.key, "tls-client-ca": authority.certificate,
+        "peer-tls-cert": own.certificate, "peer-tls-key": own.key,
+        "peer-tls-ca": authority.certificate,
+    }  # fmt: skip
+    return [part for flag, file in files.items() for part in (f"--{flag}", str(file))]
+
+
 def _shape(
     directory: ClusterDirectory, known: LocalCluster | None, request: UpRequest
 ) -> tuple[int, int]:
     """Return the numbers of nodes and shards, which are fixed when a cluster is founded."""
     if known is None:
-        return request.nodes or NODES_DEFAULT, request.shards or SHARDS_DEFAULT
+        count = request.nodes or NODES_DEFAULT
+        return count, request.shards or (SHARDS_DEFAULT if count > 1 else 1)
     nodes, shards = len(known.nodes), known.shards
     if (request.nodes or nodes) != nodes or (request.shards or shards) != shards:
         raise CommandFailed(
@@ -104,10 +156,18 @@ def _shape(
 def last_words(directory: ClusterDirectory, number: int) -> str:
     """Return the last line of a node's output."""
     log = directory.log_path(number)
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - _LOG_END_BYTES))
-        lines = file.read().decode(errors="replace").splitlines()
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _LOG_END_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        lines = []
     return lines[-1] if lines else "it said nothing"
+
+
+def ended_as_removed(directory: ClusterDirectory, number: int) -> bool:
+    """Return whether a node that does not run ended because the cluster had removed it."""
+    return last_words(directory, number).startswith(f"error: {MEMBER_REMOVED}:")
 
 
 def _start(directory: ClusterDirectory, cluster: LocalCluster, number: int) -> LocalCluster:
@@ -128,6 +188,8 @@ def _start(directory: ClusterDirectory, cluster: LocalCluster, number: int) -> L
     if len(cluster.nodes) > 1:
         founders = ",".join(f"{each.name}={each.peer_address}" for each in cluster.nodes)
         command += ["--initial-cluster", founders]
+    if cluster.is_tls:
+        command += _tls_flags(directory, node.name)
     process = launch(
         [*command, *cluster.flags], directory=path, output=log, environment=_environment()
     )

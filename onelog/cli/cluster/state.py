@@ -4,6 +4,7 @@
 
     onelog-cluster/cluster.json    ports, shards, further flags, and which process each node is
     onelog-cluster/LOCK            held while a command changes something
+    onelog-cluster/certs           with --tls: certificates of an authority, the nodes and a client
     onelog-cluster/n1/data         node 1's data directory
     onelog-cluster/n1/log          the output of node 1
 
@@ -80,6 +81,7 @@ class LocalCluster:
     shards: int
     flags: tuple[str, ...]  # of ``onelog serve``, for every node
     processes: tuple[ProcessIdentity | None, ...]
+    is_tls: bool = False
 
     @property
     def nodes(self) -> tuple[LocalNode, ...]:
@@ -119,6 +121,11 @@ class ClusterDirectory:
         """Return a command line for this cluster, to show to the user."""
         where = "" if self.path == DEFAULT_PATH else f" --dir {shlex.quote(str(self.path))}"
         return f"onelog cluster {words}{where}"
+
+    @property
+    def certificates(self) -> Path:
+        """The directory of the certificates of a cluster with TLS."""
+        return self.path / "certs"
 
     def node_path(self, number: int) -> Path:
         """Return the directory of a node."""
@@ -201,4 +208,5 @@ def _read(document: dict[str, Any]) -> LocalCluster:
         shards=shards,
         flags=tuple(map(str, document["flags"])),
         processes=processes,
+        is_tls=bool(document.get("is_tls", False)),  # missing in files of before
     )

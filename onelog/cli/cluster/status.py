@@ -4,7 +4,8 @@
 ``Admin.GetStatus`` for its replicas. Nodes are asked concurrently, each for at most ``ASK_S_MAX``,
 so that one that hangs does not hide the others. Their answers are from slightly different moments:
 a replica may appear a few entries behind although it is not. Every node has a client of its own,
-which knows no other endpoint, so that no other node can answer for it.
+which knows no other endpoint, so that no other node can answer for it. If some nodes do not serve,
+one that does is asked for the members: a node that is none was removed, and does not count.
 
 ``History`` compares successive statuses: rates, and events. What happens between two of them is not
 seen, for example a node that dies and comes back.
@@ -22,8 +23,11 @@ from http.client import HTTPException
 from time import monotonic
 from typing import Any, Self
 
-from onelog.cli.cluster.state import ClusterDirectory, LocalNode
+from onelog.cli.cluster.certificates import CA_NAME, Pair
+from onelog.cli.cluster.lifecycle import client_pair, ended_as_removed
+from onelog.cli.cluster.state import ClusterDirectory, LocalCluster, LocalNode
 from onelog.client.client import AsyncClient
+from onelog.client.options import Tls
 from onelog.errors import OnelogError
 from onelog.v1 import admin_pb2
 
@@ -33,6 +37,8 @@ ASK_S_MAX = 1.0
 DOWN, STARTING, SILENT = "down", "starting", "silent"
 # A node that serves, and one that would if all its shards had leaders.
 SERVING, WAITING = "serving", "waiting"
+# A node that is no member any more, whether it runs or not.
+REMOVED = "removed"
 _STAGES_WITH_STATUS = ("electing", SERVING)
 _ANSWER_BYTES_MAX = 1 << 20
 
@@ -98,9 +104,14 @@ class ClusterStatus:
     shards: tuple[ShardStatus, ...]
 
     @property
+    def members(self) -> tuple[NodeStatus, ...]:
+        """The nodes that were not removed from the cluster."""
+        return tuple(node for node in self.nodes if node.state != REMOVED)
+
+    @property
     def is_whole(self) -> bool:
-        """Whether every node serves and every shard has a leader."""
-        return all(node.is_ready for node in self.nodes) and all(
+        """Whether every member serves and every shard has a leader."""
+        return all(node.is_ready for node in self.members) and all(
             shard.leader_name is not None for shard in self.shards
         )
 
@@ -118,6 +129,8 @@ class Observer:
         """Ask all nodes and return the status now."""
         cluster = self._directory.load()
         nodes = tuple(await asyncio.gather(*map(self._node, cluster.nodes)))
+        if not all(node.is_ready for node in nodes):
+            nodes = await self._find_removed(cluster, nodes)
         shards = self.combine(nodes, cluster.shards)
         if any(shard.leader is None for shard in shards):
             shards = await self._look_elsewhere(nodes, shards)
@@ -151,10 +164,32 @@ class Observer:
             for shard in shards
         )
 
+    async def _find_removed(
+        self, cluster: LocalCluster, nodes: tuple[NodeStatus, ...]
+    ) -> tuple[NodeStatus, ...]:
+        """Return the nodes with those as removed that are members of no shard."""
+        asked = next((node for node in nodes if node.is_ready), None)
+        if asked is None:
+            return nodes
+        try:
+            answer = await self._client(asked.endpoint).admin.members()
+        except OnelogError:
+            return nodes
+        names = {each.node_name for shard in answer.shards for each in shard.members}
+        if "" in names:
+            return nodes  # the leader does not know every member yet
+        return tuple(
+            node
+            if node.is_ready or cluster.node(node.number).name in names
+            else replace(node, state=REMOVED)
+            for node in nodes
+        )
+
     async def _node(self, node: LocalNode) -> NodeStatus:
         pid = node.pid
         if pid is None:
-            return NodeStatus(node.number, node.endpoint, DOWN)
+            is_removed = ended_as_removed(self._directory, node.number)
+            return NodeStatus(node.number, node.endpoint, REMOVED if is_removed else DOWN)
         try:
             ready = await asyncio.to_thread(_ask_ready, node.http)
         except ConnectionRefusedError:
@@ -220,8 +255,22 @@ class Observer:
     def _client(self, endpoint: str) -> AsyncClient:
         client = self._clients.get(endpoint)
         if client is None:
-            client = self._clients[endpoint] = AsyncClient(endpoint, timeout_s=ASK_S_MAX)
+            client = self._clients[endpoint] = AsyncClient(
+                endpoint, timeout_s=ASK_S_MAX, tls=self._tls()
+            )
         return client
+
+    def _tls(self) -> Tls | None:
+        """Return the credentials of a client on this machine, if the cluster has TLS."""
+        if not self._directory.load().is_tls:
+            return None
+        own = client_pair(self._directory)
+        authority = Pair.at(self._directory.certificates, CA_NAME)
+        return Tls(
+            ca=authority.certificate.read_bytes(),
+            certificate=own.certificate.read_bytes(),
+            key=own.key.read_bytes(),
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -311,6 +360,8 @@ class History:
             if node.state == DOWN:
                 self._behind.add(node.number)
                 found.append((f"{name} down", True))
+            elif node.state == REMOVED:
+                found.append((f"{name} was removed from the cluster", False))
             elif before.state == DOWN:
                 found.append((f"{name} started, process {node.pid}", False))
             elif node.state == SERVING:

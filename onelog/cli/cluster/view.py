@@ -25,10 +25,11 @@ from rich.table import Table
 from rich.text import Text
 
 from onelog.cli.admin import shown_hold
-from onelog.cli.cluster.lifecycle import kill_all, last_words, stop_cluster
+from onelog.cli.cluster.lifecycle import MEMBER_REMOVED, kill_all, last_words, stop_cluster
 from onelog.cli.cluster.state import ClusterDirectory
 from onelog.cli.cluster.status import (
     DOWN,
+    REMOVED,
     SERVING,
     SILENT,
     ClusterStatus,
@@ -87,8 +88,8 @@ def _hold_line(hold: admin_pb2.Hold) -> Text:
 
 
 def _title(path: Path, status: ClusterStatus) -> Text:
-    serving = sum(node.is_ready for node in status.nodes)
-    state = f"{serving} of {len(status.nodes)} nodes serve" if status.is_up else "down"
+    serving = sum(node.is_ready for node in status.members)
+    state = f"{serving} of {len(status.members)} nodes serve" if status.is_up else "down"
     title = Text(f"cluster {printable(str(path))}", style="bold")
     title.append(f"  {state}", style="bold green" if status.is_whole else "bold red")
     return title
@@ -135,6 +136,8 @@ def _shards(status: ClusterStatus, history: History | None) -> Table:
 
 
 def _behind(status: ClusterStatus, entries: int | None, number: int) -> Text:
+    if status.nodes[number - 1].state == REMOVED:
+        return Text("-", style="dim")
     is_down = status.nodes[number - 1].state == DOWN
     if entries is None:
         return Text("?" if is_down else "-", style="dim")
@@ -155,7 +158,7 @@ def as_json(path: Path, status: ClusterStatus, history: History | None = None) -
         "directory": str(path),
         "up": status.is_up,
         "whole": status.is_whole,
-        "endpoints": [node.endpoint for node in status.nodes],
+        "endpoints": [node.endpoint for node in status.members],
         "nodes": [
             {
                 "node": node.number,
@@ -214,7 +217,10 @@ Show = Callable[[ClusterStatus, History, list[Event]], None]
 async def wait_until_ready(
     directory: ClusterDirectory, numbers: Sequence[int], within_s: float
 ) -> ClusterStatus:
-    """Wait until these nodes serve; raise if one ends or takes too long."""
+    """Wait until these nodes serve, those aside that turn out to be removed from the cluster.
+
+    Raise if one ends, if one takes too long, or if all of them were removed.
+    """
     async with Observer(directory) as observer:
         status = await observer.look()
         try:
@@ -229,18 +235,30 @@ async def wait_until_ready(
                                 f"node {node.number} ended while it started: {said}; "
                                 f"see {directory.log_path(node.number)}",
                             )
-                    if all(node.is_ready for node in nodes):
+                    members = [node for node in nodes if node.state != REMOVED]
+                    if not members:
+                        raise _removed(directory, numbers)
+                    if all(node.is_ready for node in members):
                         return status
                     await asyncio.sleep(READY_POLL_S)
                     status = await observer.look()
         except TimeoutError:
-            late = next(node for node in nodes if not node.is_ready)
+            late = next(node for node in members if not node.is_ready)
             what = f", waiting for {late.waiting_for}" if late.waiting_for else ""
             raise CommandFailed(
                 "NOT_READY",
                 f"after {within_s:g} s node {late.number} is {late.state}{what}; "
                 f"see {directory.log_path(late.number)}, or wait longer with --ready-within",
             ) from None
+
+
+def _removed(directory: ClusterDirectory, numbers: Sequence[int]) -> CommandFailed:
+    shown = ", ".join(map(str, numbers))
+    return CommandFailed(
+        MEMBER_REMOVED,
+        f"node {shown} was removed from the cluster and does not serve; see "
+        f"{directory.line(f'logs {numbers[0]}')}, or add it again (onelog admin members add)",
+    )
 
 
 async def see_up(

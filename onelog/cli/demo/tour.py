@@ -95,7 +95,7 @@ STEPS = (
                 r"^to ann\nto carl$$",
             ),
             Command("onelog queue peek 'dead{tour}'", r"grep ended with 1.*to bob"),
-            Command("onelog queue redrive 'dead{tour}'", r"^\d+$$"),
+            Command("onelog queue redrive 'dead{tour}'", r"^redrive \d+ started$$"),
             Command("onelog queue consume 'mail{tour}' --limit 1 -- cat", r"^to bob$$"),
             Command(
                 "onelog queue show 'mail{tour}' | grep -E 'enqueued|acknow|dead  |redriven'",

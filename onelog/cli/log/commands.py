@@ -264,14 +264,19 @@ def verify(
       onelog log verify ./onelog-data --json | jq '.findings[] | select(.level == "error")'
     """
     from onelog.cli.log import output
-    from onelog.snapshot.proof import VERIFIERS
+    from onelog.snapshot.proof import VERIFIERS, find_snapshots
     from onelog.ual.files import DiskFiles
     from onelog.ual.offline.verify import Level
     from onelog.ual.offline.verify import verify as verify_directory
 
     with output.progress_bar("verify", is_shown=not (no_progress or as_json)) as progress:
         findings = verify_directory(
-            DiskFiles(), data_dir, progress, shard=shard, verifiers=VERIFIERS
+            DiskFiles(),
+            data_dir,
+            progress,
+            shard=shard,
+            verifiers=VERIFIERS,
+            find_snapshots=find_snapshots,
         )
     levels = {finding.level for finding in findings}
     code = EXIT_CLEAN
@@ -293,7 +298,10 @@ def repair(
     as_json: AsJson = False,
     no_progress: NoProgress = False,
 ) -> None:
-    """Repair what can be repaired offline: torn tails, leftovers, derived tables, RAFT slots.
+    """Repair what can be repaired offline: tails, leftovers, derived tables, RAFT slots, MANIFEST.
+
+    MANIFEST is made again from the segments, RAFT and the undamaged snapshots. A damaged snapshot
+    is renamed if another one, or the whole log, leads to the state.
 
     Prints the plan, and carries it out only with --yes. The server must be stopped. Everything that
     is cut, removed or replaced is copied to DIR/repair-TIME first. Damage that needs a peer or a
@@ -312,19 +320,24 @@ def repair(
       onelog log repair ./onelog-data --yes
     """
     from onelog.cli.log import output
+    from onelog.snapshot.proof import VERIFIERS, find_snapshots
     from onelog.ual.files import DiskFiles
     from onelog.ual.offline.repair import apply_repairs, plan_repairs
 
     files = DiskFiles()
     with output.progress_bar("verify", is_shown=not (no_progress or as_json)) as progress:
-        plan = plan_repairs(files, data_dir, progress)
+        plan = plan_repairs(
+            files, data_dir, progress, verifiers=VERIFIERS, find_snapshots=find_snapshots
+        )
     is_needed = any(repair.is_possible for repair in plan)
     if not as_json:
         output.print_plan(data_dir, plan)
     copies = None
     if is_needed and is_confirmed:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        copies = apply_repairs(files, data_dir, plan, stamp)
+        copies = apply_repairs(
+            files, data_dir, plan, stamp, verifiers=VERIFIERS, find_snapshots=find_snapshots
+        )
     output.print_repairs(plan, copies, is_done=is_needed and is_confirmed, as_json=as_json)
     if not all(repair.is_possible for repair in plan):
         raise typer.Exit(EXIT_DAMAGED)

@@ -27,9 +27,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.text import Text
 
 from onelog.cli.output import printable
-from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Entry
+from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, OWNER_NAMES, Entry
 from onelog.ual.errors import DataError
-from onelog.ual.offline.inspect import OWNER_NAMES, DirectoryReport, FileReport, ShardReport
+from onelog.ual.offline.inspect import DirectoryReport, FileReport, ShardReport
 from onelog.ual.offline.reader import Progress as ProgressCall
 from onelog.ual.offline.repair import Repair
 from onelog.ual.offline.verify import Finding, Level

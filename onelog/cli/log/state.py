@@ -58,7 +58,7 @@ def warn(message: str) -> None:
 
 # Replay
 
-LIST_MAX = 1_000  # as in onelog.snapshot.questions, which --help should not import
+LIST_MAX = 1_000  # messages, records or series that one answer may list
 
 DataDir = Annotated[Path, typer.Argument(metavar="DIR", help="The data directory.")]
 Shard = Annotated[int | None, typer.Option("--shard", min=0, metavar="N", help="Only this shard.")]

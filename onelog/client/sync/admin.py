@@ -74,6 +74,11 @@ class Admin(Facade):
         )
         return found
 
+    def damage(self, *, endpoint: str | None = None) -> admin_pb2.ListDamageResponse:
+        """List the damaged files of a node's logs, and what cannot be read because of them."""
+        found: admin_pb2.ListDamageResponse = self._thread.run(self._core.damage(endpoint=endpoint))
+        return found
+
     def read_log(
         self,
         shard: int,
@@ -82,11 +87,13 @@ class Admin(Facade):
         last_index: int = 0,
         follow: bool = False,
         with_voids: bool = False,
+        pass_damage: bool = False,
         endpoint: str | None = None,
     ) -> Iterator[log_pb2.Entry]:
         """Yield committed entries in order; with ``follow`` continue with new ones, endlessly.
 
-        It begins at ``first_index``, or at the first entry that is kept.
+        It begins at ``first_index``, or at the first entry that is kept. What the node cannot read
+        raises DataLoss; with ``pass_damage`` it is an entry with ``unreadable_through`` instead.
         """
         return self._thread.iterate(
             self._core.read_log(
@@ -95,13 +102,16 @@ class Admin(Facade):
                 last_index=last_index,
                 follow=follow,
                 with_voids=with_voids,
+                pass_damage=pass_damage,
                 endpoint=endpoint,
             )
         )
 
-    def create_namespace(self, name: str, limits: admin_pb2.NamespaceLimits | None = None) -> None:
-        """Create a namespace in every shard."""
-        self._thread.run(self._core.create_namespace(name, limits))
+    def create_namespace(
+        self, name: str, limits: admin_pb2.NamespaceLimits | None = None, *, exist_ok: bool = False
+    ) -> None:
+        """Create a namespace in every shard; with ``exist_ok`` an existing one stays as it is."""
+        self._thread.run(self._core.create_namespace(name, limits, exist_ok=exist_ok))
 
     def configure_namespace(self, name: str, limits: admin_pb2.NamespaceLimits) -> None:
         """Change the limits of a namespace."""

@@ -18,7 +18,8 @@ from onelog.client.sync.tail import Tail
 from onelog.client.sync.timeseries import TimeSeries
 from onelog.client.sync.transactions import Batch
 from onelog.client.sync.watch import Watch
-from onelog.client.values import Key, QueueInfo, Read, StreamInfo
+from onelog.client.times import Time
+from onelog.client.values import Key, QueueInfo, Read, RecordFilter, StreamInfo
 from onelog.client.watch import Watched
 
 
@@ -36,19 +37,18 @@ class Client(Facade):
         endpoints: str | Sequence[str] = DEFAULT_ENDPOINT,
         *,
         timeout_s: float | None = None,
-        token: str | None = None,
         tls: Tls | None = None,
         options: ClientOptions | None = None,
     ) -> None:
-        """Make a client for one or several endpoints, ``host:port``.
+        """Make a client for one or several endpoints, ``host:port``; the port is 7400 if left out.
 
         One endpoint is enough: the client learns the others from it. ``timeout_s`` is for a whole
         call with its retries. ``options`` has all settings; the other arguments override it.
         """
         super().__init__(
-            AsyncClient(endpoints, timeout_s=timeout_s, token=token, tls=tls, options=options),
-            LoopThread(),
+            AsyncClient(endpoints, timeout_s=timeout_s, tls=tls, options=options), LoopThread()
         )
+        self._core._connection.thread = self._thread
 
     @property
     def kv(self) -> "KV":
@@ -131,12 +131,25 @@ class Client(Facade):
             self._thread,
         )
 
-    def tail(self, *streams: str, cursor: bytes | None = None) -> "Tail":
-        """Return an iterator over records appended to any of these streams from now on.
+    def tail(
+        self,
+        *streams: str,
+        from_start: bool = False,
+        from_ns: Time = 0,
+        only: RecordFilter | None = None,
+        cursor: bytes | None = None,
+    ) -> "Tail":
+        """Return an iterator over the records of any of these streams as they are appended.
 
-        With ``cursor`` it continues where an earlier tail stopped.
+        It begins with new records, with ``from_start`` at the first that are kept, or at a time.
+        With ``cursor`` it continues where an earlier tail of the same streams stopped.
         """
-        return Tail(self._core.tail(*streams, cursor=cursor), self._thread)
+        return Tail(
+            self._core.tail(
+                *streams, from_start=from_start, from_ns=from_ns, only=only, cursor=cursor
+            ),
+            self._thread,
+        )
 
     def namespace(self, name: str) -> Self:
         """Return a view of this client whose calls use another namespace."""
@@ -150,8 +163,10 @@ class Client(Facade):
 
         With the durability ``async`` a put, an enqueue, an append or a write of points returns when
         a majority has received it, and may be lost if a majority loses power at once. Such writes
-        have no session: if the outcome is not known, OutcomeUnknown is raised. Other writes are not
-        affected.
+        have no session: if the outcome is not known, OutcomeUnknown is raised. A write of data
+        whose answer needs its result (a delete, a counter, a condition, a transaction) is refused
+        with ASYNC_NEEDS_RESULT; with ``prefer-async`` it is sync. Leases, settling messages and
+        records, and settings are always sync.
         """
         found: Self = self._same(self._core.scoped(timeout_s=timeout_s, durability=durability))
         return found
@@ -159,6 +174,14 @@ class Client(Facade):
     def connect(self) -> None:
         """Connect now instead of on the first call."""
         self._thread.run(self._core.connect())
+
+    def ping(self, *, endpoint: str | None = None) -> float:
+        """Ask a node for a sign of life and return how long the answer took, in seconds.
+
+        ``endpoint`` says which node; without it, any. Connecting is not counted.
+        """
+        found: float = self._thread.run(self._core.ping(endpoint=endpoint))
+        return found
 
     def close(self) -> None:
         """Close all connections; calls under way fail with CLIENT_CLOSED."""

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import Self
 
 from onelog.client.blocking import Facade
+from onelog.client.tables import Rows
+from onelog.client.times import Time
 from onelog.client.values import GroupConfig, GroupInfo, Read, Record
 
 
@@ -14,10 +16,22 @@ class Group(Facade):
     """One consumer group of a stream, by its name."""
 
     def create(
-        self, *, from_offset: int | None = None, from_ns: int = 0, config: GroupConfig | None = None
+        self,
+        *,
+        from_offset: int | None = None,
+        from_ns: Time = 0,
+        config: GroupConfig | None = None,
+        exist_ok: bool = False,
     ) -> None:
-        """Create the group; it begins at an offset or a time, else with new records."""
-        self._thread.run(self._core.create(from_offset=from_offset, from_ns=from_ns, config=config))
+        """Create the group; it begins at an offset or a time, else with new records.
+
+        With ``exist_ok`` an existing one stays as it is.
+        """
+        self._thread.run(
+            self._core.create(
+                from_offset=from_offset, from_ns=from_ns, config=config, exist_ok=exist_ok
+            )
+        )
 
     def configure(self, config: GroupConfig) -> None:
         """Replace the settings."""
@@ -33,7 +47,11 @@ class Group(Facade):
         return found
 
     def seek(
-        self, *, offset: int | None = None, time_ns: int | None = None, partition: int | None = None
+        self,
+        *,
+        offset: int | None = None,
+        time_ns: Time | None = None,
+        partition: int | None = None,
     ) -> None:
         """Move the group's offset, back or forward, to an offset or a time."""
         self._thread.run(self._core.seek(offset=offset, time_ns=time_ns, partition=partition))
@@ -67,8 +85,14 @@ class Consumer(Facade):
 
     @property
     def member_id(self) -> int:
-        """The member's id in the group."""
+        """The member's id in the group; another one after its session ran out."""
         found: int = self._core.member_id
+        return found
+
+    @property
+    def generation(self) -> int:
+        """The generation of the group that the member knows; it rises when partitions move."""
+        found: int = self._core.generation
         return found
 
     @property
@@ -77,16 +101,21 @@ class Consumer(Facade):
         found: tuple[int, ...] = self._core.partitions
         return found
 
-    def fetch(self, *, wait_s: float = 0.0, limit: int | None = None) -> list[Record]:
+    def fetch(self, *, wait_s: float = 0.0, limit: int | None = None) -> Rows[Record]:
         """Return the next records; wait up to ``wait_s`` for the first. May return none.
 
-        Records whose delivery failed, or whose member is gone, come first.
+        Records whose delivery failed, or whose member is gone, come first. A fetch is a sign of
+        life. If the session of the member ran out, it joins again.
         """
-        found: list[Record] = self._thread.run(self._core.fetch(wait_s=wait_s, limit=limit))
+        found: Rows[Record] = self._thread.run(self._core.fetch(wait_s=wait_s, limit=limit))
         return found
 
     def ack(self, records: Record | Iterable[Record]) -> int:
-        """Acknowledge records; return how many were pending with this member."""
+        """Acknowledge records and return how many; up to 1,000 at a time, all of them or none.
+
+        FailedPrecondition (RECORD_NOT_PENDING) if one is not pending with this member, as when its
+        session ran out meanwhile: then others get it.
+        """
         found: int = self._thread.run(self._core.ack(records))
         return found
 
@@ -97,9 +126,9 @@ class Consumer(Facade):
         found: int = self._thread.run(self._core.nack(records, delay_s=delay_s, reason=reason))
         return found
 
-    def claim(self, idle_s: float, *, limit: int = 100) -> list[Record]:
+    def claim(self, idle_s: float, *, limit: int = 100) -> Rows[Record]:
         """Take over records that have been pending with another member for ``idle_s``."""
-        found: list[Record] = self._thread.run(self._core.claim(idle_s, limit=limit))
+        found: Rows[Record] = self._thread.run(self._core.claim(idle_s, limit=limit))
         return found
 
     def commit(self, records: Record | Iterable[Record]) -> None:
@@ -114,10 +143,7 @@ class Consumer(Facade):
         return self
 
     def __next__(self) -> Record:
-        try:
-            found: Record = self._thread.run(self._core.__anext__())
-        except StopAsyncIteration:
-            raise StopIteration from None
+        found: Record = self._take_next()
         return found
 
     def __enter__(self) -> Self:

@@ -9,6 +9,7 @@ from typing import Any
 from onelog.client.blocking import Facade, core_of
 from onelog.client.sync.leases import Lease, Lock
 from onelog.client.sync.transactions import Txn
+from onelog.client.tables import Rows
 from onelog.client.values import Item, Key, Path, Read, Value, Version
 
 
@@ -79,9 +80,9 @@ class KV(Facade):
         found: Item | None = self._thread.run(self._core.get(key, read=read))
         return found
 
-    def get_many(self, keys: Iterable[Key], *, read: Read | None = None) -> list[Item | None]:
+    def get_many(self, keys: Iterable[Key], *, read: Read | None = None) -> Rows[Item | None]:
         """Return many keys in the same order; None where one does not exist."""
-        found: list[Item | None] = self._thread.run(self._core.get_many(keys, read=read))
+        found: Rows[Item | None] = self._thread.run(self._core.get_many(keys, read=read))
         return found
 
     def exists(self, key: Key, *, read: Read | None = None) -> bool:
@@ -98,7 +99,7 @@ class KV(Facade):
         return found
 
     def touch(self, key: Key, ttl_s: float | None, *, expected_version: int | None = None) -> int:
-        """Make a key expire ``ttl_s`` from now (None: never); return its version."""
+        """Make a key expire ``ttl_s`` from now (None: never); return its version, which stays."""
         found: int = self._thread.run(
             self._core.touch(key, ttl_s, expected_version=expected_version)
         )
@@ -124,9 +125,9 @@ class KV(Facade):
         found: int = self._thread.run(self._core.append(key, data))
         return found
 
-    def history(self, key: Key, *, read: Read | None = None) -> list[Version]:
+    def history(self, key: Key, *, read: Read | None = None) -> Rows[Version]:
         """Return the versions of a key that are kept, newest first."""
-        found: list[Version] = self._thread.run(self._core.history(key, read=read))
+        found: Rows[Version] = self._thread.run(self._core.history(key, read=read))
         return found
 
     def scan(

@@ -7,8 +7,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from typing import Any
 
 from onelog.client.blocking import Facade
+from onelog.client.leased import LeasedMessage
 from onelog.client.sync.worker import Worker
+from onelog.client.tables import Rows
+from onelog.client.times import Time
 from onelog.client.values import (
+    NOTHING,
     Enqueued,
     Message,
     NewMessage,
@@ -30,9 +34,12 @@ class Queue(Facade):
         found: str = self._core.name
         return found
 
-    def create(self, config: QueueConfig | None = None) -> int:
-        """Create the queue and return its id; AlreadyExists if there is one."""
-        found: int = self._thread.run(self._core.create(config))
+    def create(self, config: QueueConfig | None = None, *, exist_ok: bool = False) -> int:
+        """Create the queue and return its id; AlreadyExists if there is one.
+
+        With ``exist_ok`` return the id of an existing one, and leave its settings as they are.
+        """
+        found: int = self._thread.run(self._core.create(config, exist_ok=exist_ok))
         return found
 
     def configure(self, config: QueueConfig) -> None:
@@ -62,11 +69,11 @@ class Queue(Facade):
         *,
         priority: int = 8,
         delay_s: float = 0.0,
-        at_ns: int = 0,
+        at_ns: Time = 0,
         ttl_s: float = 0.0,
-        dedup_id: Value = b"",
-        group: Value = b"",
-        tenant: Value = b"",
+        dedup_id: Value = NOTHING,
+        group: Value = NOTHING,
+        tenant: Value = NOTHING,
         headers: Mapping[str, Value] | None = None,
     ) -> Enqueued:
         """Put a message into the queue; see ``NewMessage`` for the arguments."""
@@ -85,35 +92,40 @@ class Queue(Facade):
         )
         return found
 
-    def enqueue_many(self, messages: Iterable[NewMessage | Value]) -> list[Enqueued]:
+    def enqueue_many(self, messages: Iterable[NewMessage | Value]) -> Rows[Enqueued]:
         """Put many messages into the queue, in order, each by itself.
 
         All are tried; if some fail, the first error is raised, with a note of how many failed.
         """
-        found: list[Enqueued] = self._thread.run(self._core.enqueue_many(messages))
+        found: Rows[Enqueued] = self._thread.run(self._core.enqueue_many(messages))
         return found
 
     def lease(
         self, count: int = 1, *, visibility_s: float | None = None, wait_s: float = 0.0
-    ) -> list[Message]:
+    ) -> Rows[LeasedMessage]:
         """Lease up to ``count`` messages; wait up to ``wait_s`` for the first. May return none.
 
         The messages are invisible to others for ``visibility_s`` (None: the queue's setting); then
         they are delivered again unless they were settled. If the call is cancelled, messages that
         were leased for it are released, in the background if that takes long.
         """
-        found: list[Message] = self._thread.run(
+        found: Rows[LeasedMessage] = self._thread.run(
             self._core.lease(count, visibility_s=visibility_s, wait_s=wait_s)
         )
         return found
 
-    def consume(self, *, credit: int = 100, visibility_s: float | None = None) -> Iterator[Message]:
+    def consume(
+        self, *, credit: int = 100, visibility_s: float | None = None
+    ) -> Iterator[LeasedMessage]:
         """Yield messages as they arrive, with at most ``credit`` unsettled ones.
 
-        Messages that are still leased when the iteration ends are released. After a broken
-        connection it continues, and messages that were not settled are delivered again.
+        They are read in the background: up to ``credit`` messages wait in memory. Messages that are
+        still leased when the iteration ends are released. When the leader changes or dies it
+        continues: messages that have arrived stay leased, and those that were lost on the way are
+        delivered as if they had never been sent. If the connection breaks and the leader lives,
+        messages that are not settled are delivered again.
         """
-        return self._thread.iterate(self._core.consume(credit=credit, visibility_s=visibility_s), 1)
+        return self._thread.iterate(self._core.consume(credit=credit, visibility_s=visibility_s))
 
     def worker(
         self,
@@ -143,9 +155,9 @@ class Queue(Facade):
         """Acknowledge a message: it is done. LeaseLost if the lease has ended."""
         self._thread.run(self._core.ack(message))
 
-    def ack_many(self, messages: Sequence[Message], *, strict: bool = False) -> list[Settled]:
+    def ack_many(self, messages: Sequence[Message], *, strict: bool = False) -> Rows[Settled]:
         """Acknowledge messages; return the outcome of each. ``strict``: all of them, or none."""
-        found: list[Settled] = self._thread.run(self._core.ack_many(messages, strict=strict))
+        found: Rows[Settled] = self._thread.run(self._core.ack_many(messages, strict=strict))
         return found
 
     def nack(self, message: Message, *, delay_s: float | None = None, reason: str = "") -> Settled:
@@ -163,9 +175,9 @@ class Queue(Facade):
         delay_s: float | None = None,
         reason: str = "",
         strict: bool = False,
-    ) -> list[Settled]:
+    ) -> Rows[Settled]:
         """Record failed deliveries, as ``nack`` does; return the outcome of each."""
-        found: list[Settled] = self._thread.run(
+        found: Rows[Settled] = self._thread.run(
             self._core.nack_many(messages, delay_s=delay_s, reason=reason, strict=strict)
         )
         return found
@@ -176,40 +188,40 @@ class Queue(Facade):
 
     def extend_many(
         self, messages: Sequence[Message], visibility_s: float | None = None
-    ) -> list[Settled]:
+    ) -> Rows[Settled]:
         """Extend leases, as ``extend`` does; return the outcome of each."""
-        found: list[Settled] = self._thread.run(self._core.extend_many(messages, visibility_s))
+        found: Rows[Settled] = self._thread.run(self._core.extend_many(messages, visibility_s))
         return found
 
     def release(self, message: Message) -> None:
         """Release a message: it is ready again as if it had not been leased."""
         self._thread.run(self._core.release(message))
 
-    def release_many(self, messages: Sequence[Message]) -> list[Settled]:
+    def release_many(self, messages: Sequence[Message]) -> Rows[Settled]:
         """Release messages, as ``release`` does; return the outcome of each."""
-        found: list[Settled] = self._thread.run(self._core.release_many(messages))
+        found: Rows[Settled] = self._thread.run(self._core.release_many(messages))
         return found
 
-    def cancel(self, message_ids: Sequence[int]) -> list[Settled]:
+    def cancel(self, message_ids: Sequence[int]) -> Rows[Settled]:
         """Delete messages that are not leased; return the outcome of each."""
-        found: list[Settled] = self._thread.run(self._core.cancel(message_ids))
+        found: Rows[Settled] = self._thread.run(self._core.cancel(message_ids))
         return found
 
-    def prioritise(self, message_ids: Sequence[int], priority: int) -> list[Settled]:
+    def prioritise(self, message_ids: Sequence[int], priority: int) -> Rows[Settled]:
         """Change the priority of messages that are not leased; return the outcome of each."""
-        found: list[Settled] = self._thread.run(self._core.prioritise(message_ids, priority))
+        found: Rows[Settled] = self._thread.run(self._core.prioritise(message_ids, priority))
         return found
 
     def peek(
-        self, limit: int = 10, *, from_id: int = 0, from_ns: int = 0, read: Read | None = None
-    ) -> list[Message]:
+        self, limit: int = 10, *, from_id: int = 0, from_ns: Time = 0, read: Read | None = None
+    ) -> Rows[Message]:
         """Return messages in the order of their ids, without leasing them."""
-        found: list[Message] = self._thread.run(
+        found: Rows[Message] = self._thread.run(
             self._core.peek(limit, from_id=from_id, from_ns=from_ns, read=read)
         )
         return found
 
-    def purge(self, *, below_id: int = 0, before_ns: int = 0, leased_too: bool = False) -> int:
+    def purge(self, *, below_id: int = 0, before_ns: Time = 0, leased_too: bool = False) -> int:
         """Delete many messages at once; return how many."""
         found: int = self._thread.run(
             self._core.purge(below_id=below_id, before_ns=before_ns, leased_too=leased_too)
@@ -222,8 +234,8 @@ class Queue(Facade):
         target: str = "",
         first_id: int = 0,
         last_id: int = 0,
-        failed_from_ns: int = 0,
-        failed_until_ns: int = 0,
+        failed_from_ns: Time = 0,
+        failed_until_ns: Time = 0,
         failure_contains: str = "",
         limit: int = 0,
         rate_per_s: int = 0,
@@ -259,7 +271,7 @@ class Queue(Facade):
         """Delete a schedule; messages that it enqueued stay."""
         self._thread.run(self._core.unschedule(schedule_id))
 
-    def schedules(self, *, read: Read | None = None) -> list[Schedule]:
+    def schedules(self, *, read: Read | None = None) -> Rows[Schedule]:
         """Return the schedules of the queue."""
-        found: list[Schedule] = self._thread.run(self._core.schedules(read=read))
+        found: Rows[Schedule] = self._thread.run(self._core.schedules(read=read))
         return found

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from onelog.client.blocking import Facade
 from onelog.client.sync.group import Group
 from onelog.client.sync.tail import Tail
+from onelog.client.tables import Rows
+from onelog.client.times import Time
 from onelog.client.values import (
     Appended,
     NewRecord,
@@ -17,6 +19,7 @@ from onelog.client.values import (
     RecordFilter,
     Retention,
     StreamInfo,
+    TrimmedPartition,
     Value,
 )
 
@@ -30,9 +33,16 @@ class Stream(Facade):
         found: str = self._core.name
         return found
 
-    def create(self, *, partitions: int = 1, retention: Retention | None = None) -> int:
-        """Create the stream and return its id; AlreadyExists if there is one."""
-        found: int = self._thread.run(self._core.create(partitions=partitions, retention=retention))
+    def create(
+        self, *, partitions: int = 1, retention: Retention | None = None, exist_ok: bool = False
+    ) -> int:
+        """Create the stream and return its id; AlreadyExists if there is one.
+
+        With ``exist_ok`` return the id of an existing one, and leave its settings as they are.
+        """
+        found: int = self._thread.run(
+            self._core.create(partitions=partitions, retention=retention, exist_ok=exist_ok)
+        )
         return found
 
     def configure(self, retention: Retention) -> None:
@@ -70,12 +80,15 @@ class Stream(Facade):
         )
         return found
 
-    def append_many(self, records: Iterable[NewRecord | Value]) -> list[Appended]:
+    def append_many(
+        self, records: Iterable[NewRecord | Value], *, producer: Producer | None = None
+    ) -> Rows[Appended]:
         """Append many records in order, each by itself.
 
         All are tried; if some fail, the first error is raised, with a note of how many failed.
+        With a ``producer`` the records have its sequence and those after it.
         """
-        found: list[Appended] = self._thread.run(self._core.append_many(records))
+        found: Rows[Appended] = self._thread.run(self._core.append_many(records, producer=producer))
         return found
 
     def trim(
@@ -87,9 +100,12 @@ class Stream(Facade):
         keep_count: int | None = None,
         partition: int | None = None,
         past_groups: bool = False,
-    ) -> None:
-        """Delete records from the start up to one bound, by default not past any consumer group."""
-        self._thread.run(
+    ) -> tuple[TrimmedPartition, ...]:
+        """Delete records from the start up to one bound, by default not past any consumer group.
+
+        Returns what is left of each partition, and which group ended the trim early, if one did.
+        """
+        found: tuple[TrimmedPartition, ...] = self._thread.run(
             self._core.trim(
                 below_offset=below_offset,
                 age_s=age_s,
@@ -99,12 +115,13 @@ class Stream(Facade):
                 past_groups=past_groups,
             )
         )
+        return found
 
     def read(
         self,
         *,
         from_offset: int = 0,
-        from_ns: int = 0,
+        from_ns: Time = 0,
         to_offset: int | None = None,
         partition: int = 0,
         only: RecordFilter | None = None,
@@ -130,7 +147,7 @@ class Stream(Facade):
         self,
         *,
         from_offset: int | None = None,
-        from_ns: int = 0,
+        from_ns: Time = 0,
         partition: int | None = None,
         only: RecordFilter | None = None,
         cursor: bytes | None = None,

@@ -26,10 +26,7 @@ class Tail(Facade):
         return self
 
     def __next__(self) -> Record:
-        try:
-            found: Record = self._thread.run(self._core.__anext__())
-        except StopAsyncIteration:
-            raise StopIteration from None
+        found: Record = self._take_next()
         return found
 
     def start(self) -> None:

@@ -5,10 +5,12 @@ Written by ``python -m scripts.generate_sync_client``: change it there.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from onelog.client.arrays import ArrayLike
 from onelog.client.blocking import Facade
+from onelog.client.tables import Rows
+from onelog.client.times import Time
 from onelog.client.timeseries import (
     Aggregate,
-    ArrayLike,
     Matchers,
     MeasurementConfig,
     MeasurementInfo,
@@ -31,14 +33,19 @@ class TimeSeries(Facade):
     ) -> int:
         """Write points of one series; return how many values were written.
 
-        Times may be in any order, int64 nanoseconds or datetime64. Each field has one value for
-        each time.
+        Times may be in any order: int64 nanoseconds, datetime64 (UTC), or datetimes with a zone.
+        Each field has one value for each time. Up to 100,000 values are one atomic write. More are
+        written in parts, one after the other; if one fails, ``written_count`` in the metadata of
+        the error is the number of values in the parts before it.
         """
         found: int = self._thread.run(self._core.write(measurement, times_ns, fields, tags=tags))
         return found
 
     def write_many(self, measurement: str, series: Iterable[SeriesData]) -> int:
-        """Write points of several series at once; return how many values were written."""
+        """Write points of several series at once; return how many values were written.
+
+        Up to 100,000 values of 5,000 series are one atomic write; see ``write`` for more.
+        """
         found: int = self._thread.run(self._core.write_many(measurement, series))
         return found
 
@@ -46,8 +53,8 @@ class TimeSeries(Facade):
         self,
         measurement: str,
         field: str,
-        from_ns: int,
-        to_ns: int,
+        from_ns: Time,
+        to_ns: Time,
         *,
         where: Matchers | None = None,
         aggregate: Aggregate = "",
@@ -58,8 +65,11 @@ class TimeSeries(Facade):
         top: int = 0,
         limit: int = 0,
         read: Read | None = None,
-    ) -> list[SeriesData]:
+    ) -> Rows[SeriesData]:
         """Return points of a field, or aggregates of windows, from ``from_ns`` to before ``to_ns``.
+
+        Times are nanoseconds since 1970, datetimes with a zone, datetime64 (UTC), or texts such as
+        ``now-1h`` and RFC 3339.
 
         Without ``aggregate`` the result is the points of each series. Aggregates have one result
         for each combination of the tags in ``group_by``, with ``by_series`` one for each series,
@@ -67,7 +77,7 @@ class TimeSeries(Facade):
         their tags, ``top`` the groups with the largest results, ``limit`` the first points or
         windows of each group; ``percentile`` (0 to 100) is for the aggregate of that name.
         """
-        found: list[SeriesData] = self._thread.run(
+        found: Rows[SeriesData] = self._thread.run(
             self._core.query(
                 measurement,
                 field,
@@ -97,18 +107,26 @@ class TimeSeries(Facade):
         measurement: str,
         *,
         where: Matchers | None = None,
-        first_ns: int | None = None,
-        last_ns: int | None = None,
+        first_ns: Time | None = None,
+        last_ns: Time | None = None,
     ) -> int:
-        """Delete points of matching series, or whole series without a time; return how many."""
+        """Delete points of matching series, or whole series without a time; return how many.
+
+        Both times are included; see ``query`` for what a time may be.
+        """
         found: int = self._thread.run(
             self._core.delete(measurement, where=where, first_ns=first_ns, last_ns=last_ns)
         )
         return found
 
-    def create(self, measurement: str, config: MeasurementConfig | None = None) -> None:
-        """Create a measurement with these settings; a first write would create it with defaults."""
-        self._thread.run(self._core.create(measurement, config))
+    def create(
+        self, measurement: str, config: MeasurementConfig | None = None, *, exist_ok: bool = False
+    ) -> None:
+        """Create a measurement with these settings; a first write would create it with defaults.
+
+        With ``exist_ok`` an existing one stays as it is.
+        """
+        self._thread.run(self._core.create(measurement, config, exist_ok=exist_ok))
 
     def configure(self, measurement: str, config: MeasurementConfig) -> None:
         """Replace the settings of a measurement."""

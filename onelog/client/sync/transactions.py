@@ -6,8 +6,8 @@ Written by ``python -m scripts.generate_sync_client``: change it there.
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
+from onelog.client.arrays import ArrayLike
 from onelog.client.blocking import Facade
-from onelog.client.timeseries import ArrayLike
 from onelog.client.transactions import TxnBranch
 from onelog.client.values import (
     Key,
@@ -15,6 +15,7 @@ from onelog.client.values import (
     NewMessage,
     NewRecord,
     Path,
+    Producer,
     Record,
     TxnResult,
     Value,
@@ -166,16 +167,39 @@ class Batch(Facade):
         found: Self = self._same(self._core.nack(queue, messages, delay_s=delay_s, reason=reason))
         return found
 
-    def append_record(self, stream: str, record: NewRecord | Value) -> Self:
-        """Append a record to a stream."""
-        found: Self = self._same(self._core.append_record(stream, record))
+    def append_record(
+        self, stream: str, record: NewRecord | Value, *, producer: Producer | None = None
+    ) -> Self:
+        """Append a record to a stream; see ``AsyncStream.append`` for ``producer``."""
+        found: Self = self._same(self._core.append_record(stream, record, producer=producer))
         return found
 
     def ack_records(
         self, stream: str, group: str, member_id: int, records: Iterable[Record]
     ) -> Self:
-        """Acknowledge records of a consumer group."""
+        """Acknowledge records of a consumer group; without records it does nothing."""
         found: Self = self._same(self._core.ack_records(stream, group, member_id, records))
+        return found
+
+    def commit_offsets(
+        self,
+        stream: str,
+        group: str,
+        records: Record | Iterable[Record],
+        *,
+        member_id: int = 0,
+        generation: int = 0,
+    ) -> Self:
+        """Set the offsets of a consumer group to after these records; none: it does nothing.
+
+        ``member_id`` and ``generation`` are those of a consumer. In a group without members the
+        id is 0, and the generation that of ``group.info()``.
+        """
+        found: Self = self._same(
+            self._core.commit_offsets(
+                stream, group, records, member_id=member_id, generation=generation
+            )
+        )
         return found
 
     def write_points(

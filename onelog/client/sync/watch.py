@@ -22,10 +22,7 @@ class Watch(Facade):
         return self
 
     def __next__(self) -> Event:
-        try:
-            found: Event = self._thread.run(self._core.__anext__())
-        except StopAsyncIteration:
-            raise StopIteration from None
+        found: Event = self._take_next()
         return found
 
     def start(self) -> None:

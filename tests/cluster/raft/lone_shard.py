@@ -1,6 +1,6 @@
 """One real shard on a simulated disk whose peers are played by the test, message by message."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -49,6 +49,7 @@ class LoneShard:
         disk: SimDisk | None = None,
         founders: Sequence[UUID] | None = None,
         config: ShardConfig | None = None,
+        me: UUID = ME,
     ) -> None:
         self.disk = disk or SimDisk()
         self.clock = HandClock()
@@ -59,8 +60,8 @@ class LoneShard:
             self.disk,
             make_shard(self.disk),
             0,
-            ME,
-            [each for each in members if each != ME],
+            me,
+            [each for each in members if each != me],
             self.clock,
             lambda target, message: self.sent.append((target, message)),
             config=config or SHARD,
@@ -72,7 +73,7 @@ class LoneShard:
     def hear(self, sender: UUID, message: Message) -> list[Message]:
         """Take a message; return what was sent because of it."""
         before = len(self.sent)
-        self.shard.on_message(sender, message)
+        self.run(lambda: self.shard.on_message(sender, message))
         return [message for _, message in self.sent[before:]]
 
     def sync(self) -> None:
@@ -80,13 +81,28 @@ class LoneShard:
         job = self.shard.sync_begin()
         if job is not None:
             job.run()
-            self.shard.on_synced(job)
+            self.run(lambda: self.shard.on_synced(job))
+
+    def tick(self) -> None:
+        """Tick, and call back."""
+        self.run(self.shard.tick)
+
+    def start(self) -> None:
+        """Start the requests and reads that were queued, and call back."""
+        self.run(self.shard.start_waiting)
+
+    def run(self, act: Callable[[], None]) -> None:
+        """Do something and call back, as a driver does, also when it raises."""
+        try:
+            act()
+        finally:
+            self.shard.deliver()
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass in ticks."""
         for _ in range(int(seconds / 0.03) + 1):
             self.clock.time_s += 0.03
-            self.shard.tick()
+            self.tick()
 
     def elect(self) -> None:
         """Make it a leader with the votes of a peer; nothing is synced or acknowledged yet."""
@@ -94,7 +110,7 @@ class LoneShard:
         term = self.member.term + 1
         if self.member.state != LEADER:
             self.hear(PEER, Vote(term, pre_vote=True))
-            self.shard.tick()
+            self.tick()
             assert VoteRequest in {type(message) for _, message in self.sent}
             self.hear(PEER, Vote(term))
         assert self.member.state == LEADER
@@ -109,7 +125,7 @@ class LoneShard:
         """Sync, and let a peer say that it has everything."""
         self.sync()
         self.hear(PEER, self.ack())
-        self.shard.tick()
+        self.tick()
 
     def ack(self) -> Ack:
         """What a peer answers that has everything."""
@@ -120,6 +136,7 @@ class LoneShard:
         """Put a key; the outcome is collected."""
         deadline_s = self.clock.time_s + 5.0
         self.shard.propose([put(key, value)], deadline_s, self.outcomes.append)
+        self.start()
 
     def value(self, key: bytes = b"k") -> bytes | None:
         """What the state holds."""

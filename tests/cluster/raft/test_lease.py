@@ -34,6 +34,7 @@ def read(lone: LoneShard) -> list[ClusterError | None]:
     """Ask for a read by lease; what it is answered is collected."""
     answers: list[ClusterError | None] = []
     lone.shard.read(answers.append, level=Level.LEASE)
+    lone.start()
     return answers
 
 
@@ -113,7 +114,7 @@ def test_a_group_of_one_always_has_a_lease() -> None:
     lone = LoneShard(founders=[ME])
     lone.pass_time(1.0)
     lone.sync()
-    lone.shard.tick()
+    lone.tick()
     lone.clock.time_s += 3600.0
     assert read(lone) == [None]
 
@@ -126,13 +127,13 @@ def test_only_a_leader_that_is_the_only_voter_looks_without_asking() -> None:
         "the first entry of its term is not applied"
     )
     lone.sync()
-    lone.shard.tick()
+    lone.tick()
     assert lone.shard.reads.may_look(by_lease=False)
 
     membership = lone.member.membership.with_learner(PEER)
     lone.shard.change_membership(membership, float("inf"), lone.outcomes.append)
     lone.sync()
-    lone.shard.tick()
+    lone.tick()
     assert lone.shard.reads.may_look(by_lease=False), "a learner counts nowhere"
 
     assert not led().shard.reads.may_look(by_lease=False), "one of three"
@@ -153,13 +154,13 @@ def test_a_read_by_lease_sees_what_is_committed(monkeypatch: pytest.MonkeyPatch)
     lone.sync()
     monkeypatch.setattr(type(lone.member), "_SyncObj__applyLogEntries", lambda _member: False)
     lone.hear(PEER, promise(lone))
-    lone.shard.tick()
+    lone.tick()
     assert lone.member.commit > lone.member.applied
     answers = read(lone)
     assert answers == []
 
     monkeypatch.undo()
-    lone.shard.tick()
+    lone.tick()
     lone.hear(PEER, promise(lone))
     assert answers == [None]
     assert lone.value() == b"new"
@@ -271,13 +272,13 @@ def test_a_member_to_whom_was_handed_over_says_so() -> None:
     lone = LoneShard()
     lone.hear(PEER, lone.append([], term=1))
     lone.hear(PEER, TimeoutNow(1))
-    lone.shard.tick()
+    lone.tick()
     request = stands(lone, 2)
     assert (OTHER, replace(request, is_handed=True)) in lone.sent
 
     lone.pass_time(2.0)  # nobody voted: the next attempt is an ordinary one
     lone.hear(OTHER, Vote(3, pre_vote=True))
-    lone.shard.tick()
+    lone.tick()
     assert (OTHER, replace(request, term=3)) in lone.sent
 
 
@@ -287,7 +288,7 @@ def test_what_was_handed_over_in_an_earlier_term_is_over() -> None:
     lone.hear(PEER, lone.append([], term=1))
     lone.hear(PEER, TimeoutNow(1))
     lone.hear(OTHER, replace(stands(lone, 2), is_handed=True))  # before the next tick
-    lone.shard.tick()
+    lone.tick()
     assert (lone.member.term, lone.member.state) == (2, FOLLOWER)
     lone.pass_time(1.0)
     assert lone.member.state == FOLLOWER
@@ -300,9 +301,9 @@ def test_nobody_stands_for_election_while_it_hears_a_leader() -> None:
     lone = LoneShard()
     lone.hear(PEER, lone.append([], term=1))
     lone.member._SyncObj__raftElectionDeadline = 0.0
-    lone.shard.tick()
+    lone.tick()
     assert not any(isinstance(each, VoteRequest) for _, each in lone.sent)
     lone.pass_time(PROMISE_S)
     lone.hear(OTHER, Vote(2, pre_vote=True))
-    lone.shard.tick()
+    lone.tick()
     assert lone.member.state == CANDIDATE

@@ -19,10 +19,40 @@ NEW = UUID(int=7)
 ids = st.lists(st.uuids(), unique=True, min_size=1, max_size=VOTERS_MAX + LEARNERS_MAX)
 
 
-@given(ids, st.integers(1, VOTERS_MAX))
-def test_a_membership_survives_its_bytes(members: list[UUID], voters: int) -> None:
-    membership = Membership.of(members[:voters], members[voters:][:LEARNERS_MAX])
-    assert decode_membership(membership.draft().payload) == membership
+texts = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20)
+
+
+@given(ids, st.integers(1, VOTERS_MAX), st.data())
+def test_a_membership_survives_its_bytes(
+    members: list[UUID], voters: int, data: st.DataObject
+) -> None:
+    known = {each: data.draw(texts) for each in members}
+    names = {each: data.draw(texts) + data.draw(st.sampled_from(("", "ä"))) for each in members}
+    membership = Membership.of(members[:voters], members[voters:][:LEARNERS_MAX], known, names)
+    payload = membership.draft().payload
+    assert decode_membership(payload) == membership
+    # Without names it is what earlier versions read.
+    assert payload[0] == (3 if membership.names else 2)
+
+
+def test_a_name_stays_with_its_member_through_every_change() -> None:
+    founders = Membership.of([ME, PEER])
+    named = founders.with_learner(NEW).named({NEW: "n4"})
+    assert named.with_promoted(NEW).names == ((NEW, "n4"),)
+    assert named.with_promoted(NEW).without(PEER).names == ((NEW, "n4"),)
+    assert named.without(NEW).names == ()
+    for bad in ("a\nb", "x" * 256):
+        with pytest.raises(MembershipRefused, match="the name"):
+            founders.named({ME: bad})
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_names_that_are_cut_short_or_followed_by_more_are_refused(cut: int) -> None:
+    payload = Membership.of([ME, PEER], names={ME: "node-1", PEER: "n2"}).draft().payload
+    with pytest.raises(CorruptEntry):
+        decode_membership(payload[:-cut])
+    with pytest.raises(CorruptEntry):
+        decode_membership(payload + bytes(cut))
 
 
 @settings(max_examples=200)
@@ -37,6 +67,7 @@ def test_other_bytes_are_refused_by_name(payload: bytes) -> None:
 
 def change(lone: LoneShard, membership: Membership) -> None:
     lone.shard.change_membership(membership, lone.clock.time_s + 5, lone.outcomes.append)
+    lone.start()
 
 
 def catch_up(lone: LoneShard, member: UUID) -> None:
@@ -73,7 +104,7 @@ def test_a_learner_is_part_of_no_majority() -> None:
     lone.propose()
     lone.sync()
     lone.hear(NEW, lone.ack())
-    lone.shard.tick()
+    lone.tick()
     assert len(lone.outcomes) == 1
 
     lone.hear(PEER, lone.ack())
@@ -141,7 +172,7 @@ def test_a_change_of_members_that_a_power_loss_took_was_promised_to_nobody() -> 
     change(lone, lone.member.membership.with_learner(NEW))
     lone.hear(PEER, lone.ack())
     lone.hear(OTHER, lone.ack())
-    lone.shard.tick()
+    lone.tick()
     assert lone.outcomes == []
     again = LoneShard(lone.disk.crash(CrashPolicy.LOST))
     assert again.member.membership.learners == ()
@@ -180,7 +211,7 @@ def test_a_transfer_that_leads_to_nothing_ends_after_an_election_timeout() -> No
     last = lone.member.journal.last
     for _ in range(40):
         lone.clock.time_s += 0.03
-        lone.shard.tick()
+        lone.tick()
         lone.hear(OTHER, Ack(lone.member.term, 0, 1, success=True, reset=False))
     assert [type(end) for end in ends] == [TransferFailed]
     assert lone.member.state == LEADER
@@ -193,4 +224,5 @@ def test_only_another_voter_is_handed_the_leadership(target: UUID) -> None:
     lone.lead()
     ends: list[object] = []
     lone.shard.transfer(target, ends.append)
+    lone.start()
     assert [type(end) for end in ends] == [TransferFailed]

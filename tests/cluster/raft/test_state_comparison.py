@@ -32,7 +32,7 @@ def following() -> LoneShard:
     lone = LoneShard(config=EVERY)
     group = lone.next_group(b"1", term=5)
     lone.hear(PEER, replace(lone.append([group.data], term=5), commit=2))
-    lone.shard.tick()
+    lone.tick()
     return lone
 
 
@@ -71,7 +71,7 @@ def test_a_leader_that_finds_a_wrong_follower_tells_everybody_and_goes_on() -> N
     }
     alarm = lone.shard.comparison.status().alarm
     assert alarm is not None
-    assert alarm.has_majority
+    assert alarm.wrong is not None
     assert alarm.index == index
     assert OWNER_KV in alarm.owners
     assert lone.shard.failure is None
@@ -98,7 +98,7 @@ def test_a_leader_that_is_alone_with_its_state_tells_the_others_steps_down_and_s
     with pytest.raises(ReplicaStopped):
         lone.shard.read(lambda _: None)
     with pytest.raises(ReplicaStopped):
-        lone.shard.tick()
+        lone.tick()
 
 
 def test_a_follower_that_is_shown_to_be_wrong_stops() -> None:
@@ -132,7 +132,7 @@ def test_one_against_one_alarms_and_stops_nobody() -> None:
     lone.hear(PEER, report(lone, peer=WRONG))
     alarm = lone.shard.comparison.status().alarm
     assert alarm is not None
-    assert not alarm.has_majority
+    assert alarm.wrong is None
     assert lone.shard.failure is None
     assert [to for to, _ in reports(lone)] == [PEER]
 
@@ -146,13 +146,13 @@ def test_a_learner_is_compared_and_told_but_does_not_count() -> None:
     lone.hear(OTHER, report(lone, other=WRONG))
     alarm = lone.shard.comparison.status().alarm
     assert alarm is not None
-    assert not alarm.has_majority  # one voter of two
+    assert alarm.wrong is None  # one voter of two
 
     lone.sent.clear()
     lone.hear(PEER, report(lone, peer=right))
     alarm = lone.shard.comparison.status().alarm
     assert alarm is not None
-    assert alarm.has_majority
+    assert alarm.wrong is not None
     assert {to for to, _ in reports(lone)} == {PEER, OTHER}
     assert lone.shard.failure is None
 
@@ -169,7 +169,7 @@ def test_strangers_and_indexes_beyond_the_log_are_ignored() -> None:
 def test_a_follower_reports_each_mark_again_after_a_while_and_to_a_new_leader() -> None:
     lone = following()
     assert [to for to, _ in reports(lone)] == [PEER]
-    lone.shard.tick()
+    lone.tick()
     assert len(reports(lone)) == 1
 
     lone.clock.time_s += REPEAT_S
@@ -203,6 +203,7 @@ def test_where_marks_are_taken_follows_from_the_log_alone() -> None:
         lone.propose()
         lone.acknowledge()
     lone.shard.propose([put(b"k", b"v")] * 7, lone.clock.time_s + 5.0, lone.outcomes.append)
+    lone.start()
     lone.acknowledge()
     assert list(lone.shard.comparison._rows) == [5, 10, 19]  # the last group ends there
 
@@ -216,3 +217,71 @@ def test_where_marks_are_taken_follows_from_the_log_alone() -> None:
         lone.acknowledge()
         marks.append(lone.shard.comparison.status().marks)
     assert marks[-1] in (3, 4)  # 24 seconds and more, one each ten, and the first entry of all
+
+
+def test_all_members_hear_what_all_voters_agree_on_and_the_alarm_ends_with_it() -> None:
+    lone = leading()
+    index, right = mark(lone)
+    lone.hear(PEER, report(lone, peer=right))
+    lone.hear(OTHER, report(lone, other=WRONG))
+    status = lone.shard.comparison.status()
+    assert (status.alarms, status.comparisons) == (1, 2)
+    assert status.alarm is not None
+    assert status.alarm.wrong == (OTHER,)
+
+    lone.propose()
+    lone.acknowledge()
+    later, right = mark(lone)
+    lone.hear(PEER, report(lone, peer=right))
+    assert lone.shard.comparison.status().alarm is not None  # the one in question has not spoken
+    lone.sent.clear()
+    lone.hear(OTHER, report(lone, other=right))
+    status = lone.shard.comparison.status()
+    assert (status.alarm, status.agreed_index, status.comparisons) == (None, later, 4)
+    assert {to for to, _ in reports(lone)} == {PEER, OTHER}
+    assert {row.hashes for _, each in reports(lone) for row in each.rows} == {right}
+
+    # What was sent before arrives again, late.
+    lone.hear(OTHER, StateReport(5, index, (StateRow(OTHER, WRONG),)))
+    assert lone.shard.comparison.status().alarm is None
+
+    # Such news is all that a follower needs.
+    lone = following()
+    index, right = mark(lone)
+    lone.hear(PEER, report(lone, peer=right, other=WRONG))
+    assert lone.shard.comparison.status().alarm is not None
+    later_group = lone.next_group(b"2", term=5)
+    lone.hear(PEER, replace(lone.append([later_group.data], term=5), commit=3))
+    lone.tick()
+    later, right = mark(lone)
+    assert later > index
+    lone.hear(PEER, report(lone, peer=right, other=right))
+    status = lone.shard.comparison.status()
+    assert (status.alarm, status.agreed_index) == (None, later)
+
+
+def test_an_alarm_ends_when_the_replica_that_was_wrong_is_a_member_no_more() -> None:
+    lone = leading()
+    _, right = mark(lone)
+    lone.hear(PEER, report(lone, peer=right))
+    lone.hear(OTHER, report(lone, other=WRONG))
+    without = lone.member.membership.without(OTHER)
+    lone.shard.change_membership(without, lone.clock.time_s + 5.0, lone.outcomes.append)
+    lone.acknowledge()
+    assert lone.shard.comparison.status().alarm is not None
+    _, right = mark(lone)
+    lone.hear(PEER, report(lone, peer=right))
+    assert lone.shard.comparison.status().alarm is None
+
+
+def test_an_alarm_stays_however_many_marks_follow() -> None:
+    lone = leading()
+    _, right = mark(lone)
+    lone.hear(PEER, report(lone, peer=right))
+    lone.hear(OTHER, report(lone, other=WRONG))
+    for _ in range(MARKS_KEPT + 1):
+        lone.propose()
+        lone.acknowledge()
+        _, right = mark(lone)
+        lone.hear(PEER, report(lone, peer=right))
+    assert lone.shard.comparison.status().alarm is not None

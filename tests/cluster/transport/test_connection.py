@@ -1,9 +1,11 @@
 """Connections between peers by themselves: frames in pieces, bounds, who is no peer, and floods."""
 
 import asyncio
+import errno
 import socket
 import struct
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 import grpc.aio  # type: ignore[import-untyped]
@@ -12,8 +14,11 @@ import pytest
 from onelog.cluster.transport import connection as listening
 from onelog.cluster.transport import connection as module
 from onelog.cluster.transport.connection import (
+    CONNECTIONS_MAX,
+    FRAMES_AHEAD_MAX,
     OPENINGS_MAX,
     READ_AHEAD_BYTES_MAX,
+    READS_PER_TURN,
     Connection,
     Listener,
     Purpose,
@@ -39,11 +44,11 @@ def framed(*frames: bytes) -> bytes:
 class Port:
     """A listener that keeps what it was told."""
 
-    def __init__(self) -> None:
+    def __init__(self, connections_max: int = CONNECTIONS_MAX) -> None:
         self.connections: list[Connection] = []
         self.purposes: list[Purpose] = []
         self.go = asyncio.Event()
-        self._listener = Listener("127.0.0.1:0", None, self._answer)
+        self._listener = Listener("127.0.0.1:0", None, self._answer, connections_max)
 
     async def __aenter__(self) -> "Port":
         await self._listener.start()
@@ -183,28 +188,115 @@ def test_a_caller_that_does_not_open_is_let_go(
     run(test())
 
 
-def test_a_flood_of_callers_that_say_nothing_is_bounded_and_passes(
+def test_callers_that_say_nothing_are_bounded_and_keep_nobody_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listening, "OPENING_S_MAX", 1.0)
+    """For each one too many, the one that has said nothing for the longest time is closed."""
+    monkeypatch.setattr(listening, "OPENING_S_MAX", 3 * WAIT_S)
 
     async def test() -> None:
         async with Port() as port:
+            acceptor = port._listener.acceptor
             first = await connect(port.address, Purpose.EXCHANGE)
-            flood = [await raw(port) for _ in range(OPENINGS_MAX)]
-            await until(lambda: port._listener._openings == OPENINGS_MAX)
-            with pytest.raises(LinkEnded):
-                await connect(port.address, Purpose.EXCHANGE)
+            flood = [await raw(port) for _ in range(2 * OPENINGS_MAX)]
+            await until(lambda: acceptor.count == 1 + OPENINGS_MAX)
+            for reader, _ in flood[:OPENINGS_MAX]:
+                with suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+            later = await connect(port.address, Purpose.EXCHANGE)
             await first.write(b"still here")
             assert await port.connections[0].read() == b"still here"
-            for reader, writer in flood:
-                assert await reader.read() == b""
+            assert acceptor.refused["unproven"] == OPENINGS_MAX + 1
+            for _, writer in flood:
                 writer.close()
-            assert port._listener._openings == 0
-            later = await connect(port.address, Purpose.EXCHANGE)
+            await until(lambda: acceptor.count == 2)
             port.go.set()
             for each in (first, later):
                 await each.close()
+            await until(lambda: acceptor.count == 0)
+
+    run(test())
+
+
+def test_connections_are_limited_in_all_and_of_one_address() -> None:
+    async def test() -> None:
+        async with Port(connections_max=4) as port:
+            acceptor = port._listener.acceptor
+            held = [await connect(port.address, Purpose.EXCHANGE) for _ in range(2)]
+            with pytest.raises(LinkEnded):
+                await connect(port.address, Purpose.EXCHANGE)
+            assert acceptor.refused == {"address": 1}
+            host, number = split_address(port.address)
+            others = [
+                await asyncio.open_connection(host, number, local_addr=(f"127.0.0.{last}", 0))
+                for last in (2, 3, 4)
+            ]
+            await until(lambda: acceptor.refused == {"address": 1, "limit": 1})
+            assert acceptor.count == 4
+            for _, writer in others:
+                writer.close()
+            await until(lambda: acceptor.count == 2)
+            port.go.set()
+            for each in held:
+                await each.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_process_without_descriptors_accepts_later(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """It neither spins nor closes its port."""
+
+    async def test() -> None:
+        async with Port() as port:
+            loop = asyncio.get_running_loop()
+            accept, attempts = loop.sock_accept, 0
+
+            async def fail(listener: Any) -> Any:
+                nonlocal attempts
+                attempts += 1
+                if attempts <= 2:
+                    raise OSError(number, "no descriptors")
+                return await accept(listener)
+
+            # The accept that is under way takes the first caller.
+            first = await connect(port.address, Purpose.EXCHANGE)
+            monkeypatch.setattr(loop, "sock_accept", fail)
+            second = await connect(port.address, Purpose.EXCHANGE)
+            third = await connect(port.address, Purpose.EXCHANGE)
+            assert port._listener.acceptor.refused == {"descriptors": 2}
+            port.go.set()
+            for each in (first, second, third):
+                await each.close()
+
+    run(test())
+
+
+def test_the_loop_turns_while_a_peer_sends_without_a_pause() -> None:
+    """Frames that came in one read are not handed out in one turn."""
+
+    async def test() -> None:
+        async with Port() as port:
+            turns, loop = 0, asyncio.get_running_loop()
+
+            def turn() -> None:
+                nonlocal turns
+                turns += 1
+                loop.call_soon(turn)
+
+            _, writer = await raw(port)
+            wanted = 100 * READS_PER_TURN
+            writer.write(framed(OPENING) + framed(b"") * wanted)
+            await until(lambda: port.connections)
+            await until(lambda: len(port.connections[0]._frames) == FRAMES_AHEAD_MAX - 1)
+            turn()
+            for _ in range(wanted):
+                assert await port.connections[0].read() == b""
+            assert turns >= wanted // READS_PER_TURN - 1
+            port.go.set()
+            writer.close()
 
     run(test())
 
@@ -219,6 +311,32 @@ def test_a_listener_that_stops_ends_its_connections() -> None:
             await caller.write(b"nobody")
 
     run(test())
+
+
+def test_a_listener_that_stops_at_any_moment_leaves_no_socket_open() -> None:
+    """Also one that was accepted and whose connection has not begun to be made."""
+
+    async def test() -> None:
+        for turns in range(30):
+            listener = Listener("127.0.0.1:0", None, _refuse)
+            await listener.start()
+            with socket.create_connection(("127.0.0.1", listener.port)) as caller:
+                caller.setblocking(False)
+                while not listener.acceptor.count:  # noqa: ASYNC110 - what is seen sets no event
+                    await asyncio.sleep(0)
+                for _ in range(turns // 10):
+                    await asyncio.sleep(0)
+                await listener.stop()
+                assert not listener.acceptor.count
+                async with asyncio.timeout(WAIT_S):
+                    with suppress(ConnectionResetError):
+                        assert not await asyncio.get_running_loop().sock_recv(caller, 1)
+
+    run(test())
+
+
+async def _refuse(_purpose: Purpose, _connection: Connection) -> None:
+    raise AssertionError("nobody has said anything")
 
 
 def test_a_port_that_is_taken_is_an_error() -> None:

@@ -65,7 +65,7 @@ def test_everything_arrives_once_and_appends_in_order(
     assert [each for each in got if isinstance(each[1], Ack)] == acks
     assert [each for each in got if isinstance(each[1], Append)] == appends
     assert len(outbox) == 0
-    assert outbox.bulk_bytes == 0
+    assert outbox._bulk_bytes == 0
     assert outbox.sent_messages == len(pushed)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onelog.cli.main import run
-from onelog.cluster.config import RaftConfig
+from onelog.cluster.config import RaftConfig, ShippingConfig
 from onelog.cluster.transport.outbox import OutboxLimits
 from onelog.cluster.transport.peers import TransportConfig
 from onelog.cluster.transport.wire import Reason
@@ -42,6 +42,26 @@ def test_without_anything_it_is_a_single_node_on_loopback() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("flags", "shards"),
+    [
+        ([], 1),
+        (["--workers", "3"], 3),
+        (["--shards", "4"], 4),
+        (["--initial-cluster", "n1=a:1,n2=b:1"], 4),
+        (["--initial-cluster", "n1=a:1,n2=b:1", "--workers", "6"], 6),
+        (["--initial-cluster", "n1=a:1,n2=b:1", "--shards", "1"], 1),
+        (["--join", "a:1"], 4),
+    ],
+)
+def test_a_node_by_itself_has_one_shard_and_a_cluster_four(flags: list[str], shards: int) -> None:
+    """With one shard every transaction is possible; a cluster spreads its leaders."""
+    loaded = load(flags, {})
+    assert loaded.config.cluster.shards == shards
+    assert loaded.config.topology.shards == shards
+    assert ("cluster.shards" in loaded.config.given) == ("--shards" in flags)
+
+
 def test_a_flag_beats_a_variable_beats_the_file_beats_the_default(tmp_path: Path) -> None:
     file = write(
         tmp_path, '[raft]\nheartbeat_s = 0.11\n[node]\nname = "f"\n[cluster]\nshards = 2\n'
@@ -51,12 +71,12 @@ def test_a_flag_beats_a_variable_beats_the_file_beats_the_default(tmp_path: Path
         {"ONELOG_RAFT_HEARTBEAT_S": "0.12", "ONELOG_NAME": "v", "PATH": "/bin"},
     )
     config = loaded.config
-    assert (config.raft.heartbeat_s, loaded.origin_of("raft.heartbeat_s")) == (
+    assert (config.raft.heartbeat_s, loaded.find_origin("raft.heartbeat_s")) == (
         0.13, "--raft-heartbeat-s",
     )  # fmt: skip
-    assert (config.node.name, loaded.origin_of("node.name")) == ("v", "ONELOG_NAME")
-    assert (config.cluster.shards, loaded.origin_of("cluster.shards")) == (2, file[1])
-    assert loaded.origin_of("node.data_dir") == "default"
+    assert (config.node.name, loaded.find_origin("node.name")) == ("v", "ONELOG_NAME")
+    assert (config.cluster.shards, loaded.find_origin("cluster.shards")) == (2, file[1])
+    assert loaded.find_origin("node.data_dir") == "default"
     assert config.given == {"raft.heartbeat_s", "node.name", "cluster.shards"}
 
 
@@ -101,7 +121,8 @@ def test_values_arrive_where_they_belong() -> None:
         "--raft-election-s-max", "0.9", "--raft-frame-bytes-max", "128KiB",
         "--shard-group-entries-max", "77", "--log-segment-age-s-max", "90",
         "--log-free-bytes-min", "7", "--transport-refused-s", "3.5",
-        "--transport-bulk-messages-max", "99",
+        "--transport-bulk-messages-max", "99", "--log-scrub-bytes-per-s", "1MiB",
+        "--log-scrub-pause-s", "30",
     ]  # fmt: skip
     config = load(arguments, {}).config
     assert config.raft_config() == RaftConfig(election_s_max=0.9, frame_bytes_max=128 << 10)
@@ -110,6 +131,7 @@ def test_values_arrive_where_they_belong() -> None:
     assert config.transport_config() == TransportConfig(
         refused_s=3.5, outbox=OutboxLimits(bulk_messages_max=99)
     )
+    assert config.shipping_config() == ShippingConfig(scrub_bytes_per_s=1 << 20, scrub_pause_s=30)
 
 
 @pytest.mark.parametrize(
@@ -152,9 +174,16 @@ def test_members_are_read_from_text_lists_and_tables(tmp_path: Path) -> None:
         (["--initial-cluster", "n1=a:1,n2=a:1"], "has the address a:1 twice"),
         (["--initial-cluster", "n2=a:1"], "node.name (default) is n1, which is not in"),
         (["--initial-cluster", "n1=a:1", "--join", "b:1"], "exclude each other"),
-        (["--partitions", "2"], "cluster.shards (default), cluster.partitions (--partitions)"),
-        (["--workers", "5"], "node.workers (--workers) is 5 for 4 shards"),
-        (["--raft-heartbeat-s", "0.3"], "three heartbeats must fit"),
+        (
+            ["--partitions", "2", "--shards", "3"],
+            "cluster.shards (--shards), cluster.partitions (--partitions)",
+        ),
+        (
+            ["--partitions", "2", "--initial-cluster", "n1=a:1"],
+            "cluster.shards (default), cluster.partitions (--partitions)",
+        ),
+        (["--workers", "5", "--shards", "4"], "node.workers (--workers) is 5 for 4 shards"),
+        (["--raft-heartbeat-s", "0.3"], "must exceed three heartbeats"),
         (["--listen", "0.0.0.0:7400"], "without TLS"),
         (["--http-listen", "10.0.0.1:7600"], "listen.http (--http-listen) is 10.0.0.1:7600"),
         (["--listen", "0.0.0.0:7400", "--insecure-bind"], "set advertise.api"),

@@ -10,6 +10,7 @@ from typing import Any
 from onelog.node.config.schema import Config, LimitSettings, ListenSettings, SecuritySettings
 from onelog.node.config.settings import Address
 from onelog.node.context import Kind, Method, Service
+from onelog.node.credentials import Credentials
 from onelog.node.edge.exchange import CLIENT_KEY
 from onelog.node.edge.gate import Gate
 from onelog.node.edge.port import ApiServer, Connection
@@ -90,7 +91,7 @@ async def port(
     readiness, metrics = Readiness(time.monotonic), Metrics()
     readiness.stage = Stage.SERVING
     gate = Gate(readiness, metrics, limits=config.limits)
-    api = ApiServer(config, 0, gate)
+    api = ApiServer(config, 0, gate, Credentials(config.security))
     bound = await api.bind()
     api.add(Service(NAME, (unary("Echo", echo), *methods)))
     api.start()

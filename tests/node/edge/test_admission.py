@@ -61,7 +61,7 @@ def test_the_books_are_right_whatever_comes_and_goes(
         assert sum(each == client for each, _ in inside) <= 12 // CLIENT_SHARE
     assert admission.requests == len(inside)
     assert admission.bytes == sum(size for _, size in inside)
-    assert admission.clients == len({client for client, _ in inside})
+    assert set(admission._clients) == {client for client, _ in inside}
     for client, size in inside:
         admission.leave(client, size)
-    assert (admission.requests, admission.bytes, admission.clients) == (0, 0, 0)
+    assert (admission.requests, admission.bytes, admission._clients) == (0, 0, {})

@@ -15,7 +15,7 @@ import pytest
 
 from onelog.errors import DeadlineExceeded
 from onelog.node.config.schema import LimitSettings, SecuritySettings
-from onelog.node.credentials import api_server_tls
+from onelog.node.credentials import Credentials
 from onelog.node.edge import port as api_server
 from onelog.node.edge.exchange import MESSAGES_PER_TURN, Exchange
 from onelog.node.errors import ConfigError
@@ -262,12 +262,12 @@ def test_a_connection_that_is_cancelled_as_it_is_made_is_not_kept(
 
             monkeypatch.setattr(loop, "connect_accepted_socket", cancelled)
             reader, writer = await asyncio.open_connection("127.0.0.1", at.number)
-            await until(lambda: made and len(at.api._tasks) == 1)  # that accepts
+            await until(lambda: made and len(at.api.acceptor._tasks) == 1)  # that accepts
             assert not at.api.connections
-            assert not at.api._accepted
+            assert not at.api.acceptor.count
             made[0].abort()  # other loops tell of its end after all: it is counted out once
             await reader.read()
-            assert not at.api._accepted
+            assert not at.api.acceptor.count
             writer.close()
 
     run(test())
@@ -278,8 +278,11 @@ def test_a_connection_that_is_cancelled_as_it_is_made_is_not_kept(
 
 @pytest.mark.parametrize("kind", ["unary", "stream"])
 def test_calls_that_are_reset_at_once_leave_nothing_behind(kind: str) -> None:
-    """A client may reset a call in the same packet that began it, thousands of times."""
-    begun, cleaned = 0, 0
+    """A client may reset a call in the same packet that began it, thousands of times.
+
+    Hardly any of them begins: only those whose reset is looked at later than the call.
+    """
+    begun, cleaned, calls = 0, 0, 100
 
     async def wait(_exchange: Exchange, _request: bytes, _size: int) -> bytes:
         nonlocal begun, cleaned
@@ -293,17 +296,20 @@ def test_calls_that_are_reset_at_once_leave_nothing_behind(kind: str) -> None:
     async def test() -> None:
         method = unary("Wait", wait) if kind == "unary" else stream("Wait", wait)
         async with port(method) as at, peer(at.number) as client:
-            for _ in range(100):
+            await client.outcome(client.begin("Echo", b"before"))
+            for _ in range(calls):
                 client.core.cancel(client.begin("Wait", b"x"))
             call = client.begin("Echo", b"after")
             client.flush()
             assert await client.outcome(call) == (0, [b"after"])
             await until(lambda: not at.gate.under_way and not call_tasks())
-            assert begun == cleaned == (100 if kind == "unary" else 0)
+            most = 3 * calls // api_server.FRAMES_PER_LOOK + 1
+            assert begun == cleaned
+            assert begun <= most
             assert not at.connection.exchanges
             name, labels = "onelog_rpc_seconds_count", {"service": NAME, "method": "Wait"}
             counted = at.metrics.registry.get_sample_value(name, labels | {"code": "CANCELLED"})
-            assert counted == 100
+            assert begun <= (counted or 0) <= most
 
     run(test())
 
@@ -430,7 +436,8 @@ def test_a_method_that_nobody_has_is_unimplemented() -> None:
 
 def test_connections_above_the_limit_are_closed_until_others_end() -> None:
     async def test() -> None:
-        async with port(limits=LimitSettings(connections_max=2)) as at:
+        limits = LimitSettings(connections_max=2, connections_per_address_max=2)
+        async with port(limits=limits) as at:
             async with peer(at.number) as one, peer(at.number) as two:
                 for each in (one, two):
                     call = each.begin("Echo", b"x")
@@ -1099,15 +1106,15 @@ def test_over_tls_both_sides_have_to_name_http2(tmp_path: Path) -> None:
             assert await check(at, client_tls(tmp_path, "http/1.1", "h2"))
             assert not await check(at, client_tls(tmp_path, "http/1.1"))
             assert not await check(at, client_tls(tmp_path))
-            assert at.api._tls is not None
-            assert at.api._tls.minimum_version == ssl.TLSVersion.TLSv1_2
+            assert at.api.acceptor._tls is not None
+            assert at.api.acceptor._tls.minimum_version == ssl.TLSVersion.TLSv1_2
             # No TLS at all.
             async with peer(at.number) as plain:
                 plain.begin("Echo", b"x")
                 plain.flush()
                 await plain.read_until(lambda: False)
                 assert not plain.ended
-            await until(lambda: not at.api.connections and not at.api._accepted)
+            await until(lambda: not at.api.connections and not at.api.acceptor.count)
 
     run(test())
 
@@ -1156,4 +1163,4 @@ def test_bad_certificates_are_settings_that_are_wrong(tmp_path: Path) -> None:
         SecuritySettings(api_cert=cert, api_key=key, api_client_ca=nothing),
     ):
         with pytest.raises(ConfigError, match=r"nothing|bad"):
-            api_server_tls(wrong)
+            Credentials(wrong)

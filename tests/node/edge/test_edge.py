@@ -18,7 +18,7 @@ from onelog.node.edge import calls
 from onelog.node.edge.calls import FORWARDED_KEY, SHARD_KEY
 from onelog.node.edge.shards import namespace_of
 from onelog.v1 import admin_pb2 as admin
-from onelog.v1 import common_pb2
+from onelog.v1 import common_pb2, kv_pb2_grpc
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
 from tests.node.services.nodes import WAIT_S, Node, cluster, eventually, refusal, run, single, until
@@ -32,7 +32,7 @@ def key_of(node: Node, shard: int, number: int = 0) -> bytes:
     edge = node.context.edge
     assert edge is not None
     found = (b"%d-%d" % (number, each) for each in range(10_000))
-    return next(key for key in found if edge.shard_of(key) == shard)
+    return next(key for key in found if edge.find_shard(key) == shard)
 
 
 def on_three(directory: Path, test: Callable[[list[Node]], Awaitable[None]]) -> None:
@@ -296,7 +296,19 @@ def test_a_stream_that_nobody_reads_is_dropped_with_a_reason(tmp_path: Path) -> 
             edge = node.context.edge
             assert edge is not None
             edge.calls.stall_s = 0.2
-            call = node.kv.Scan(kv.ListRequest())
+            # A channel that widens its window may take in all of it before anybody reads.
+            fixed = await node.stack.enter_async_context(
+                grpc.aio.insecure_channel(
+                    node.endpoint,
+                    options=(
+                        ("grpc.http2.bdp_probe", 0),
+                        ("grpc.max_receive_message_length", -1),
+                        ("grpc.use_local_subchannel_pool", 1),
+                    ),
+                )
+            )
+            stub = kv_pb2_grpc.KVStub(fixed)  # type: ignore[no-untyped-call]
+            call = stub.Scan(kv.ListRequest())
             await call.read()
             await until(lambda: edge.calls.admission.requests)
             await until(lambda: not edge.calls.admission.requests)

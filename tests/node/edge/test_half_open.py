@@ -88,14 +88,15 @@ def test_half_open_calls_of_one_connection_keep_nobody_out_and_end_with_a_reason
                 reasons = {each.reason for each in ends}
                 assert reasons <= {"EXPIRED", "TOO_MANY_REQUESTS", "STREAM_REFUSED"}
                 await until(lambda: not rpc_tasks())
-                assert (counts.requests, counts.clients) == (0, 0)
+                assert (counts.requests, counts._clients) == (0, {})
                 await check_served(flooder)
 
     run(test())
 
 
-def test_half_open_calls_of_many_connections_keep_only_their_own_kind_out_and_pass(
-    tmp_path: Path,
+@pytest.mark.parametrize("method", [GET, "/grpc.health.v1.Health/Watch"])
+def test_half_open_calls_of_many_connections_make_room_for_one_that_has_few(
+    tmp_path: Path, method: str
 ) -> None:
     """A call that comes with its request waits for nothing, so it takes no place of those."""
 
@@ -111,18 +112,25 @@ def test_half_open_calls_of_many_connections_keep_only_their_own_kind_out_and_pa
                 connection(node) as five,
                 AsyncClient(node.endpoint) as client,
             ):
-                flood = [half_open(each) for each in (one, two, three, four) for _ in range(SHARE)]
-                await until(lambda: gate.arriving.requests == 16)
-                stub = health_pb2_grpc.HealthStub(five)
-                health = await stub.Check(health_pb2.HealthCheckRequest(), timeout=5)
-                assert health.status
-                error = await end_of(half_open(five))
-                assert error.reason == "TOO_MANY_REQUESTS"
-                assert judge(error) is Verdict.AGAIN
+                counts = gate.open_calls if "Health" in method else gate.arriving
+                flood = [
+                    half_open(each, method)
+                    for each in (one, two, three, four)
+                    for _ in range(SHARE)
+                ]
+                await until(lambda: counts.requests == 16)
+                await check_served(five)
+                late = [half_open(five, method) for _ in range(SHARE - 1)]
+                shares = [4, 3, 3, 3, 3]
+                await until(lambda: sorted(map(len, counts._calls.values())) == sorted(shares))
                 await client.kv.put("k", b"v")
-                assert gate.arriving.requests == 16
-                await asyncio.gather(*map(end_of, flood))
-                await until(lambda: not gate.arriving.requests)
+                assert counts.requests == 16
+                ends = await asyncio.gather(*map(end_of, flood))
+                cut = [each for each in ends if each.reason == "TOO_MANY_REQUESTS"]
+                assert len(cut) >= 3
+                assert {judge(each) for each in cut} == {Verdict.AGAIN}
+                assert {(await end_of(each)).reason for each in late} == {"EXPIRED"}
+                await until(lambda: not counts.requests)
                 await check_served(five)
 
     run(test())

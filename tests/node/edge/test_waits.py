@@ -3,14 +3,14 @@
 import asyncio
 from pathlib import Path
 
-from onelog.node.edge.shards import edge_of
+from onelog.node.edge.shards import get_edge
 from onelog.node.edge.waits import Waits
 from onelog.v1 import kv_pb2
 from tests.node.services.nodes import WAIT_S, Node, run, single, until
 
 
 def _waits(node: Node) -> Waits:
-    return edge_of(node.context).waits(0)
+    return get_edge(node.context).waits(0)
 
 
 def test_a_wait_ends_when_what_is_waited_for_is_applied(tmp_path: Path) -> None:

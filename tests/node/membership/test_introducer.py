@@ -21,7 +21,7 @@ from onelog.cluster.transport.handshake import (
     encode_introduction,
 )
 from onelog.cluster.transport.wire import Reason, WireError
-from onelog.node.membership.peer_port import Introducer, cluster_id_of
+from onelog.node.membership.peer_port import Introducer, make_cluster_id
 from onelog.ual.directory import Founder, System, Topology
 
 NAMES = ("n1", "n2", "n3")
@@ -46,12 +46,13 @@ def ask(caller: Introducer, answerer: Introducer) -> tuple[Founder, ...] | None:
     asked = decode_introduction(encode_introduction(replace(caller.mine, target_name=name)))
     answer = decode_answer(encode_answer(answerer.answer(asked), None))
     assert answer.refusal is None
+    assert answer.introduction is not None
     return caller.heard(answer.introduction, name)
 
 
 def system_of(founders: tuple[Founder, ...]) -> System:
     ids = [each.node_id for each in founders]
-    return System(cluster_id_of("c", ids), Topology(4, 256), "now", "c", founders)
+    return System(make_cluster_id("c", ids), Topology(4, 256), "now", "c", founders)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -163,16 +164,16 @@ def test_a_newcomer_is_let_in_under_any_name_and_takes_the_list() -> None:
 
 def test_the_id_of_a_cluster_depends_on_its_name_and_members_only() -> None:
     ids = [UUID(int=n) for n in (3, 1, 2)]
-    assert cluster_id_of("c", ids) == cluster_id_of("c", ids[::-1])
-    assert cluster_id_of("c", ids) != cluster_id_of("d", ids)
-    assert cluster_id_of("c", ids) != cluster_id_of("c", ids[:2])
+    assert make_cluster_id("c", ids) == make_cluster_id("c", ids[::-1])
+    assert make_cluster_id("c", ids) != make_cluster_id("d", ids)
+    assert make_cluster_id("c", ids) != make_cluster_id("c", ids[:2])
     # As docs/formats.md says, worked out from RFC 9562 instead of the library.
     text = "c\n" + ",".join(f"00000000-0000-0000-0000-00000000000{n}" for n in (1, 2, 3))
     namespace = bytes.fromhex("8c6f5b0e3d0f5a559a2e6f1d0c7b4e21")
     digest = bytearray(sha1(namespace + text.encode()).digest()[:16])
     digest[6] = digest[6] & 0x0F | 0x50
     digest[8] = digest[8] & 0x3F | 0x80
-    assert cluster_id_of("c", ids).bytes == bytes(digest)
+    assert make_cluster_id("c", ids).bytes == bytes(digest)
 
 
 @given(st.binary(max_size=200))

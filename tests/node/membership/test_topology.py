@@ -7,9 +7,10 @@ from uuid import UUID
 import pytest
 
 from onelog.cluster.transport.connection import Purpose, ask, connect
-from onelog.cluster.transport.handshake import Introduction
+from onelog.cluster.transport.handshake import Identity, Introduction
 from onelog.cluster.transport.link import LinkEnded
 from onelog.node.membership.peer_port import (
+    INTRODUCTIONS_PER_S,
     Introducer,
     PeerPort,
     decode_leaders,
@@ -77,9 +78,40 @@ def test_leaders_survive_the_way_between_workers() -> None:
     assert decode_leaders(encode_leaders(leaders)) == leaders
 
 
+def test_a_stranger_who_asks_without_a_pause_is_answered_seldom() -> None:
+    """It waits for its own answers; workers of the node do not wait for it."""
+    asked = 60
+
+    async def main() -> None:
+        introducer = Introducer(Introduction("c", "n1", ONE, 4, 16, 2, 1), {})
+        port = PeerPort("127.0.0.1:0", introducer=introducer)
+        await port.start()
+        address, loop = f"127.0.0.1:{port.port}", asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(WAIT_S):
+                begin_s = loop.time()
+                stranger = await connect(address, Purpose.INTRODUCE)
+                for _ in range(asked):
+                    await stranger.write(b"")
+                question = peer_pb2.PeerLeadersRequest(node_id=ONE.bytes).SerializeToString()
+                await ask(address, Purpose.LEADERS, question, None, WAIT_S)
+                for _ in range(asked):
+                    assert await stranger.read()
+                assert asked <= 1 + 1.1 * INTRODUCTIONS_PER_S * (loop.time() - begin_s)
+                for _ in range(asked):  # it leaves while these wait
+                    await stranger.write(b"")
+                await stranger.close()
+                await ask(address, Purpose.INTRODUCE, b"", None, WAIT_S)
+        finally:
+            await port.stop()
+
+    asyncio.run(main())
+
+
 def test_workers_tell_each_other_and_nobody_else() -> None:
     async def main() -> None:
         introducer = Introducer(Introduction("c", "n1", ONE, 4, 16, 2, 1), {})
+        identity = Identity(UUID(int=9), ONE, 4, 16, 1, node_name="n1", cluster_name="c")
         port = PeerPort("127.0.0.1:0", introducer=introducer)
         leaders = {1: LeaderView(TWO, 1)}
         port.leaders = lambda: leaders
@@ -87,7 +119,7 @@ def test_workers_tell_each_other_and_nobody_else() -> None:
         seen: asyncio.Queue[Mapping[int, LeaderView]] = asyncio.Queue()
         address = f"127.0.0.1:{port.port}"
         watching = asyncio.create_task(
-            watch_siblings({1: address}, ONE, None, seen.put_nowait, 0.01)
+            watch_siblings({1: address}, identity, None, seen.put_nowait, 0.01)
         )
         try:
             async with asyncio.timeout(WAIT_S):
@@ -103,9 +135,8 @@ def test_workers_tell_each_other_and_nobody_else() -> None:
             stream = await connect(address, Purpose.EXCHANGE)
             assert await stream.read() is None
             await stream.close()
-            answer = peer_pb2.PeerIntroductionAnswer.FromString(
-                await ask(address, Purpose.INTRODUCE, b"\xff\xff", None, WAIT_S)
-            )
+            data, _ = await ask(address, Purpose.INTRODUCE, b"\xff\xff", None, WAIT_S)
+            answer = peer_pb2.PeerIntroductionAnswer.FromString(data)
             assert answer.refusal.reason == "UNREADABLE"
         finally:
             watching.cancel()

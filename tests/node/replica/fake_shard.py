@@ -1,12 +1,15 @@
 """A shard that does what a test of its driver wants."""
 
 import time
+from collections import deque
 from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
 from onelog.cluster.errors import ClusterError
 from onelog.cluster.raft.messages import Message
-from onelog.node.replica.requests import Durability, Outcome, ShardConfig
+from onelog.cluster.raft.reads import Answers
+from onelog.node.replica.requests import Outcome, Requests, ShardConfig
 from onelog.node.replica.stale_reads import Level
 from onelog.ual.entry import Draft
 from onelog.ual.jobs import SyncJob
@@ -31,17 +34,18 @@ class FakeClock:
 
 
 class FakeShard:
-    """Counts calls and keeps callbacks."""
+    """Counts calls and keeps callbacks; ``answers`` are delivered at the end of a pass."""
 
     def __init__(self) -> None:
         self.member = FakeMember()
         self.clock = FakeClock()
-        self.config = ShardConfig()
         self.log = self
+        self.answers: Answers = deque()
+        self.requests = Requests(ShardConfig(), self.answers)
         self.ticks: list[float] = []
-        self.proposed: list[tuple[list[Draft], Callable[[Outcome], None]]] = []
-        self.durabilities: list[Durability] = []
+        self.proposed: list[Callable[[Outcome], None]] = []
         self.reads: list[Callable[[ClusterError | None], None]] = []
+        self.starts = 0
         self.messages: list[tuple[UUID, Message]] = []
         self.error: Exception | None = None
         self.job: SyncJob | None = None
@@ -63,18 +67,24 @@ class FakeShard:
         self.messages.append((sender, message))
 
     def propose(
-        self,
-        drafts: list[Draft],
-        _deadline_s: float,
-        callback: Callable[[Outcome], None],
-        *,
-        durability: Durability,
+        self, _drafts: list[Draft], _deadline_s: float, callback: Callable[[Outcome], None], *_: Any
     ) -> None:
-        self.proposed.append((drafts, callback))
-        self.durabilities.append(durability)
+        self.proposed.append(callback)
 
-    def read(self, callback: Callable[[ClusterError | None], None]) -> None:
+    def read(self, callback: Callable[[ClusterError | None], None], **_: Any) -> None:
         self.reads.append(callback)
+
+    def start_waiting(self) -> None:
+        self.starts += 1
+
+    def deliver(self) -> None:
+        while self.answers:
+            callback, outcome = self.answers.popleft()
+            callback(outcome)
+
+    def refuse_all(self, error: ClusterError) -> None:
+        for callback in (*self.proposed, *self.reads):
+            callback(error)
 
     def sync_begin(self) -> SyncJob | None:
         job, self.job = self.job, None

@@ -17,7 +17,8 @@ from onelog.ual.log_config import LogConfig
 from onelog.ual.manifest import SnapshotRecord
 from tests.cluster.raft.lone_shard import put
 from tests.simulation.disk import SimDisk
-from tests.ual.shards import make_shard
+from tests.snapshot.live import accept
+from tests.ual.shards import make_shard, seal_closed
 
 LOG = LogConfig(
     ring_bytes=4096, segment_bytes_max=1500, unsynced_bytes_max=8 << 10, free_bytes_min=0
@@ -72,7 +73,8 @@ class Node:
 class Group:
     """Shards 1 … n, all founders; ``join`` adds one with an empty disk that is no member yet."""
 
-    def __init__(self, count: int = 3) -> None:
+    def __init__(self, count: int = 3, config: ShardConfig = SHARD) -> None:
+        self.config = config
         self.founders = Membership.of(IDS[:count])
         self.queue: list[tuple[UUID, UUID, Message]] = []
         self.down: set[UUID] = set()
@@ -96,7 +98,7 @@ class Group:
             [each for each in self.founders.voters if each != node_id],
             clock,
             lambda target, message: self.queue.append((node_id, target, message)),
-            config=SHARD,
+            config=self.config,
             log_config=LOG,
             founders=self.founders,
             shipping=SHIPPING,
@@ -138,7 +140,8 @@ class Group:
                 self.work(self.nodes[target])
 
     def work(self, node: Node) -> None:
-        """Run the jobs that a shard has."""
+        """Start what waits, run the jobs that a shard has, and call back."""
+        node.shard.start_waiting()
         sync = node.shard.sync_begin()
         if sync is not None:
             sync.run()
@@ -147,6 +150,7 @@ class Group:
         if job is not None:
             job.run()
             node.shard.on_shipped(job)
+        node.shard.deliver()
 
     def until(self, condition: Callable[[], bool], steps: int = 2000) -> None:
         for _ in range(steps):
@@ -180,7 +184,7 @@ class Group:
     def build(self, node: Node) -> tuple[SnapshotRecord, str]:
         """Seal what can be sealed and build a snapshot; return it and the hash of the state."""
         shard = node.shard
-        shard.log.seal()
+        seal_closed(shard.log)
         self.created_s += 1
         capture = Capture.of(shard.router)
         request = plan_build(
@@ -196,7 +200,7 @@ class Group:
 
     def snapshot(self, node: Node) -> None:
         """Seal what can be sealed and keep a snapshot."""
-        node.shard.snapshots.accept(*self.build(node))
+        accept(node.shard.log, node.shard.snapshots, *self.build(node))
 
     def fall_behind(self, away: UUID | None, groups: int = 40) -> None:
         """Write, take snapshots and trim, so that the logs begin behind what ``away`` has."""

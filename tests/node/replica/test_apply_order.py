@@ -128,6 +128,7 @@ def test_a_leader_applies_what_an_ack_has_committed_within_the_message() -> None
     group.work(follower)
     deliver_all(group, leader.shard)
     assert leader.shard.member.applied == before + 1
+    leader.shard.deliver()
     assert isinstance(group.outcomes[-1], list)
 
 

@@ -24,6 +24,7 @@ def leading() -> LoneShard:
 def propose(lone: LoneShard, key: bytes, durability: Durability) -> None:
     deadline_s = lone.clock.time_s + 5.0
     lone.shard.propose([put(key, b"v")], deadline_s, lone.outcomes.append, durability=durability)
+    lone.start()
 
 
 def received_ack(lone: LoneShard) -> Ack:
@@ -36,7 +37,7 @@ def received_ack(lone: LoneShard) -> Ack:
 def test_it_is_answered_when_a_majority_has_it_and_applied_when_a_majority_has_synced_it() -> None:
     lone = leading()
     propose(lone, b"k", Durability.ASYNC)
-    lone.shard.tick()
+    lone.tick()
     assert lone.outcomes == []  # one of three is no majority
 
     lone.hear(PEER, received_ack(lone))
@@ -65,7 +66,7 @@ def test_requests_of_both_classes_share_a_group_and_have_their_own_answers() -> 
     assert lone.outcomes == [Received(last, last)]
 
     job.run()
-    lone.shard.on_synced(job)
+    lone.run(lambda: lone.shard.on_synced(job))
     lone.acknowledge()
     assert lone.outcomes[1:] == [[Applied()], [Applied()]]
 
@@ -107,7 +108,7 @@ def test_what_another_leader_replaced_is_discarded() -> None:
     )
     before = journal.find_term(last - 1)
     lone.hear(OTHER, Append(term + 1, 1, last - 1, before, (theirs.data,), last))
-    lone.shard.tick()
+    lone.tick()
     assert [type(each) for each in lone.outcomes] == [Discarded]
 
 
@@ -154,7 +155,7 @@ def test_a_plain_put_with_or_without_a_lifetime_needs_no_result() -> None:
 def test_an_ack_that_claims_more_than_there_is_counts_for_nothing() -> None:
     lone = leading()
     propose(lone, b"k", Durability.ASYNC)
-    lone.shard.tick()
+    lone.tick()
     good = received_ack(lone)
     lone.hear(PEER, Ack(good.term, good.round, good.next, True, False, good.received + 1))
     assert lone.outcomes == []

@@ -7,15 +7,17 @@ from onelog.projections.queue.message import Enqueue, QueueConfig, decode_leased
 from onelog.projections.result import Applied
 from onelog.projections.stream import commands as stream_commands
 from onelog.projections.stream.commands import Append
-from onelog.projections.stream.reads import Page, Record
+from onelog.projections.stream.reads import Record
 from onelog.projections.timeseries import commands as ts_commands
 from onelog.projections.timeseries.names import series_name
-from onelog.projections.timeseries.query import Query, QueryEngine
+from onelog.projections.timeseries.query import Query
 from onelog.projections.timeseries.types import Aggregate, Config, Rule
 from onelog.ual.entry import Draft
 from onelog.ual.errors import CorruptFile
 from onelog.ual.segments.sealed import DamagedSegment, SealedSegment
 from tests.node.replica.lone import NAMESPACE, LoneNode
+from tests.projections.stream.stream_pages import read_page
+from tests.projections.timeseries.ts_queries import Queries
 
 SECOND = 10**9
 
@@ -71,8 +73,7 @@ def test_records_stay_until_they_are_trimmed(node: LoneNode) -> None:
     node.fill()
     node.fill()
     assert node.trimmed_to() <= offset
-    page = node.shard.projections.stream.read(node.shard.log, NAMESPACE, "events", 0)
-    assert isinstance(page, Page)
+    page = read_page(node.shard.projections.stream, node.shard.log, "events")
     assert [item.value for item in page.items if isinstance(item, Record)] == [b"one"]
 
     cause = stream_commands.Cause.REQUEST
@@ -99,12 +100,12 @@ def test_a_leader_makes_blocks_and_rollups_that_stay(node: LoneNode) -> None:
     node.fill()
     assert node.trimmed_to() <= pinned[0]
 
-    engine = QueryEngine(
+    queries = Queries(
         node.shard.projections.series, lambda index: node.shard.log.read(index).plain_payload()
     )
-    (row,) = engine.query(NAMESPACE, Query("cpu", "v"))  # type: ignore[misc]
+    (row,) = queries.query(NAMESPACE, Query("cpu", "v"))  # type: ignore[misc]
     assert row.values.tolist() == [float(number % 7) for number in range(1_200)]
-    (rolled,) = engine.query(NAMESPACE, Query("cpu_1m", "v_max"))  # type: ignore[misc]
+    (rolled,) = queries.query(NAMESPACE, Query("cpu_1m", "v_max"))  # type: ignore[misc]
     assert set(rolled.values.tolist()) == {6.0}
 
 

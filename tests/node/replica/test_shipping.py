@@ -9,12 +9,13 @@ import pytest
 
 from onelog.cluster.raft.messages import Ack, Append, Chunk, Fetch, Message, Offer
 from onelog.node.replica.shipping import Shipping
-from onelog.node.services.admin import put_shard
-from onelog.ual.errors import CorruptFile
+from onelog.node.services.admin import fill_shard
+from onelog.ual.errors import CorruptFile, EntriesDamaged
 from onelog.ual.segments.sealed import SealedSegment
 from onelog.v1.admin_pb2 import ShardStatus
 from tests.node.replica.group import IDS, Group, Node, trim
 from tests.simulation.disk import CrashPolicy, SimDisk
+from tests.ual.shards import close_active, seal_closed
 
 AWAY = IDS[2]
 JOINER = IDS[3]
@@ -196,7 +197,7 @@ def test_a_snapshot_of_what_is_applied_is_ignored_and_confirmed() -> None:
     assert [type(message) for message in sent] == [Ack]
     assert isinstance(sent[0], Ack)
     assert sent[0].success
-    assert follower.shard.shipping.receiving.current is None
+    assert follower.shard.shipping.receiver.current is None
     assert (follower.shard.member.applied, follower.shard.router.state_hash()) == (
         applied,
         state_hash,
@@ -225,7 +226,7 @@ def test_what_follows_a_snapshot_in_the_log_stays() -> None:
     assert answer.success
     assert answer.next > held
     assert journal.last == held + 1
-    assert follower.shard.shipping.receiving.current is None
+    assert follower.shard.shipping.receiver.current is None
 
 
 def test_an_offer_commits_nothing() -> None:
@@ -259,7 +260,7 @@ def test_what_is_being_fetched_is_not_trimmed_and_a_silent_peer_pins_nothing_for
     [shipment] = leader.shard.shipping.status.sending.values()
     assert 0 < shipment.done_bytes <= shipment.total_bytes
     shown = ShardStatus()
-    put_shard(shown, 0, leader.shard)
+    fill_shard(shown, 0, leader.shard)
     told = {each.node_id: (each.shipped_bytes, each.shipping_bytes) for each in shown.lags}
     assert told.pop(str(AWAY)) == (shipment.done_bytes, shipment.total_bytes)
     assert set(told.values()) == {(0, 0)}
@@ -278,7 +279,7 @@ def test_a_new_leader_in_the_midst_begins_again() -> None:
     group = behind()
     away = come_back(group)
     first = group.leader
-    group.until(lambda: away.shard.shipping.receiving.current is not None)
+    group.until(lambda: away.shard.shipping.receiver.current is not None)
     for _ in range(3):
         group.step()
     other = next(each for each in group.nodes.values() if each not in (first, away))
@@ -318,7 +319,7 @@ def test_a_stranger_is_given_nothing() -> None:
 def rotten(group: Group, *, seal: bool = False) -> tuple[Node, SealedSegment]:
     node = next(each for each in group.nodes.values() if each is not group.leader)
     if seal:
-        node.shard.log.seal()
+        seal_closed(node.shard.log)
     segment = next(
         each
         for each in node.shard.log.segments.segments
@@ -334,20 +335,23 @@ def test_a_rotten_segment_is_set_aside_and_replaced_by_a_peers_copy(found_by: st
     group.write(60)
     group.until(group.is_settled)
     for each in group.nodes.values():
-        each.shard.log.seal()
+        seal_closed(each.shard.log)
     # Boundaries differ between replicas: the copy comes in several pieces, or as a part of one.
     leader = group.leader
-    leader.shard.log.close_active()
+    close_active(leader.shard.log)
     node, segment = rotten(group)
     good = entries(leader, 1)
     shipping: Shipping = node.shard.shipping
     if found_by == "reading":
-        with pytest.raises(Exception, match="checksum") as caught:
+        with pytest.raises(EntriesDamaged, match="checksum") as caught:
             list(node.shard.log.segments.scan(segment.first_index, segment.last_index))
-        shipping.note_damage(caught.value)  # type: ignore[arg-type]
+        node.shard.tick()
         [damage] = shipping.status.damages
-        with pytest.raises(Exception, match="set aside"):
-            node.shard.log.read(segment.first_index)
+        assert damage.unreadable == ((caught.value.first_index, caught.value.last_index),)
+        with pytest.raises(EntriesDamaged):
+            node.shard.log.segments.read(caught.value.first_index)
+        intact = {*range(segment.first_index, segment.last_index + 1)} - {caught.value.first_index}
+        assert {node.shard.log.segments.read(each).index for each in intact} == intact
     else:
         group.until(lambda: bool(shipping.status.damages or shipping.status.mended))
         damage = (*shipping.status.damages, *shipping.status.mended)[0]
@@ -402,19 +406,19 @@ def test_a_damaged_segment_comes_anew_with_all_that_follows_it() -> None:
         group.down.discard(AWAY)
     group.until(group.is_settled)
     log = group.nodes[AWAY].shard.log
-    log.close_active()
-    log.seal()
+    close_active(log)
+    seal_closed(log)
     group.fall_behind(AWAY, 40)
     damaged = log.segments.segments[0]
     assert isinstance(damaged, SealedSegment)
     away = come_back(group)
-    receiving = away.shard.shipping.receiving
+    receiver = away.shard.shipping.receiver
     away.shard.shipping.note_damage(CorruptFile(str(damaged.path), "rot"))
-    group.until(lambda: receiving.current is not None)
+    group.until(lambda: receiver.current is not None)
 
-    assert receiving.current is not None
-    assert receiving.current.keep_through == 0
-    assert receiving.current.next_index == damaged.first_index
+    assert receiver.current is not None
+    assert receiver.current.keep_through == 0
+    assert receiver.current.next_index == damaged.first_index
     group.until(group.is_settled)
     first_index = log.first_index
     assert entries(away, first_index) == entries(group.leader, first_index)

@@ -50,7 +50,7 @@ def test_what_the_log_has_no_room_for_waits_for_the_next_sync(lone: LoneShard) -
 
     syncs = 0
     while len(lone.outcomes) < count:
-        lone.shard.tick()
+        lone.tick()
         lone.acknowledge()
         syncs += 1
         assert syncs < count
@@ -68,7 +68,7 @@ def test_a_change_of_members_counts_at_once_and_is_promised_when_it_is_synced(
     assert lone.member.membership.voters == (ME, PEER)
     lone.hear(PEER, lone.ack())
     lone.hear(OTHER, lone.ack())
-    lone.shard.tick()
+    lone.tick()
     assert outcomes == []
 
     lone.acknowledge()

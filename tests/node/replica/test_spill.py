@@ -18,7 +18,7 @@ from onelog.node.replica import spill as spill_module
 from onelog.node.replica.spill import LmdbSpill, SpillFull
 from onelog.projections.errors import SpillLost
 from onelog.projections.shard_state import build_projections
-from onelog.ual.entry import decode_group, encode_group
+from onelog.ual.entry import decode_entries, encode_group
 from onelog.ual.segments.notes import ApplyNotes
 from tests.snapshot.live import Work
 
@@ -294,7 +294,7 @@ def test_the_projections_are_the_same_with_their_values_in_the_store(
         group = encode_group(
             work.group(first), term=1, first_index=first, timestamp_ns=number * 10**9
         )
-        entries = decode_group(group)
+        entries = decode_entries(group.data)
         plain.router.apply_group(entries)
         spilling.router.apply_group(entries)
         first += len(entries)

@@ -76,7 +76,7 @@ def test_the_echo_counts_when_what_its_leader_committed_is_applied() -> None:
     assert refused(read(lone, 10.0))
 
     lone.hear(PEER, replace(lone.append([group.data], term=5), commit=2))
-    lone.shard.tick()
+    lone.tick()
     assert lone.value() == b"1"
     assert not refused(read(lone, 10.0))
 
@@ -94,7 +94,7 @@ def test_a_leader_is_as_fresh_as_the_last_round_that_a_majority_answered() -> No
     lone = LoneShard()
     lone.lead()
     lone.clock.time_s += 0.06
-    lone.shard.tick()
+    lone.tick()
     asked_s = lone.clock.time_s
     lone.clock.time_s += 0.5
     lone.hear(PEER, lone.ack())
@@ -112,7 +112,7 @@ def test_a_leader_echoes_a_stamp_only_when_a_round_that_began_after_it_is_answer
         lone.hear(PEER, message)
         lone.sent.clear()
         lone.clock.time_s += 0.1
-        lone.shard.tick()
+        lone.tick()
         return {
             each.echo for to, each in lone.sent if to == PEER and isinstance(each, Append)
         } - {0}  # fmt: skip
@@ -131,7 +131,7 @@ def test_a_leader_without_an_entry_of_its_own_term_vouches_for_nothing() -> None
         ack = Ack(member.term, member.leadership.round, 1, True, False, stamp=5)
         lone.hear(PEER, ack)
         lone.clock.time_s += 0.1
-        lone.shard.tick()
+        lone.tick()
     assert not lone.member.has_applied_noop
     assert refused(read(lone, 1000.0))
     assert {each.echo for _, each in lone.sent if isinstance(each, Append)} == {0}
@@ -151,13 +151,13 @@ def test_a_read_waits_for_its_index_until_its_deadline() -> None:
     early = read(lone, min_index=index, deadline_s=lone.clock.time_s + 0.5)
     patient = read(lone, min_index=index, deadline_s=lone.clock.time_s + 50.0)
     lone.clock.time_s += 0.6
-    lone.shard.tick()
+    lone.tick()
     assert [type(each) for each in early] == [Expired]
     assert patient == []
 
     group = lone.next_group(b"1", term=5)
     lone.hear(PEER, replace(lone.append([group.data], term=5), commit=2))
-    lone.shard.tick()  # as whoever drives it does
+    lone.tick()  # as whoever drives it does
     assert patient == [None]
 
 
@@ -185,7 +185,7 @@ def test_a_stopped_replica_answers_no_read() -> None:
         patch.object(lone.shard.router, "apply_group", side_effect=ZeroDivisionError),
         pytest.raises(ZeroDivisionError),
     ):
-        lone.shard.tick()
+        lone.tick()
     assert [type(each) for each in waiting] == [ReplicaStopped]
     with pytest.raises(ReplicaStopped):
         read(lone)

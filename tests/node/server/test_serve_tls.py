@@ -7,7 +7,7 @@ import grpc  # type: ignore[import-untyped]
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from tests.cluster.transport.test_transport_tls import certificate
+from tests.system.certificates import authority, signed
 from tests.system.nodes import ServeProcess, nodes, until
 from tests.system.ports import free_addresses
 
@@ -39,11 +39,15 @@ def by_name(address: str) -> str:
 
 
 def test_nodes_with_certificates_form_and_a_foreign_one_gets_no_answer(tmp_path: Path) -> None:
-    _, known = certificate(tmp_path, "known")
-    certificate(tmp_path, "foreign")
+    """With certificates that people have already, which name a node by DNS."""
+    ca = authority(tmp_path, "ca")
+    known = ca.chain.read_bytes()
+    for name in ("n1", "n2"):
+        signed(tmp_path, name, ca, names=(f"DNS:{name}",))
+    signed(tmp_path, "n3", authority(tmp_path, "foreign"), names=("DNS:n3",))
     with nodes(tmp_path, "n1", "n2", **SMALL) as cluster:
         for each in cluster.values():
-            each.flags |= tls_flags(tmp_path, "known", "known")
+            each.flags |= tls_flags(tmp_path, each.name, "ca")
             each.flags["initial-cluster"] = by_name(each.flags["initial-cluster"])
             each.start()
         for each in cluster.values():
@@ -60,7 +64,7 @@ def test_nodes_with_certificates_form_and_a_foreign_one_gets_no_answer(tmp_path:
             tmp_path / "n3",
             "n3",
             {
-                **tls_flags(tmp_path, "foreign", "known"),
+                **tls_flags(tmp_path, "n3", "ca"),
                 "listen": listen, "peer-listen": peers, "http-listen": http,
                 "join": by_name(cluster["n1"].flags["peer-listen"]),
                 "logging-level": "debug",

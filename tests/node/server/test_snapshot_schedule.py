@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from onelog import AsyncClient, Client
 from onelog.node.config.schema import LogSettings, SnapshotSettings
@@ -59,7 +60,7 @@ async def fill(node: Node, first: int = 0, count: int = 100) -> None:
 
 def sample(node: Node, name: str) -> float:
     """Return a metric of shard 0."""
-    page = node.server.metrics.text().decode()
+    page = generate_latest(node.server.metrics.registry).decode()
     found = re.search(rf'^onelog_{name}\{{shard="0"\}} (.+)$', page, re.MULTILINE)
     assert found is not None, name
     return float(found[1])
@@ -220,7 +221,7 @@ def test_a_build_that_is_cancelled_ends_its_process_and_leaves_nothing(tmp_path:
                 await taking
             assert os.listdir(directory) == []
             with pytest.raises(ProcessLookupError):
-                os.kill(started[0].process_id, 0)
+                os.kill(started[0]._process.pid, 0)
             snapshots.close()
 
     run(test())

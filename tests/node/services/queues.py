@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from onelog.node.edge.shards import edge_of
+from onelog.node.edge.shards import get_edge
 from onelog.v1 import queue_pb2 as q
 from tests.node.services.nodes import Node, run, single
 
@@ -31,7 +31,7 @@ class Jobs:
 
     @property
     def last_index(self) -> int:
-        shard = edge_of(self.node.context).shard_of(self.name.encode())
+        shard = get_edge(self.node.context).find_shard(self.name.encode())
         return self.node.context.drivers[shard].shard.log.last_index
 
     def other(self, name: str) -> "Jobs":

@@ -45,7 +45,7 @@ def values(records: Sequence[pb.Record]) -> list[bytes]:
 async def open_session(node: Node, stream: str = S) -> int:
     edge = node.context.edge
     assert edge is not None
-    request = pipeline.OpenSessionRequest(shard=edge.shard_of(stream.encode()))
+    request = pipeline.OpenSessionRequest(shard=edge.find_shard(stream.encode()))
     return int((await node.pipeline.OpenSession(request)).session_id)
 
 

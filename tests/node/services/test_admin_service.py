@@ -117,8 +117,17 @@ def test_a_leadership_is_handed_to_whom_one_says_through_any_node(tmp_path: Path
             again = await target.admin.TransferLeadership(request)
             assert again.leader_id == target_id
             nobody = admin.TransferLeadershipRequest(shard=1, node_id=str(uuid4()))
+            # No retry could succeed, so it is not UNAVAILABLE.
             error = await refusal(target.admin.TransferLeadership(nobody))
-            assert error.reason == "TRANSFER_FAILED"
+            assert (type(error), error.reason) == (errors.FailedPrecondition, "TRANSFER_FAILED")
+            learner = str(uuid4())
+            add = admin.AddMemberRequest(
+                node_id=learner, node_name="n4", peer_address="127.0.0.1:1"
+            )
+            await eventually(lambda: target.admin.AddMember(add, timeout=5))
+            request = admin.TransferLeadershipRequest(shard=1, node_id=learner)
+            error = await refusal(target.admin.TransferLeadership(request))
+            assert (type(error), error.reason) == (errors.FailedPrecondition, "TRANSFER_FAILED")
 
     run(test())
 
@@ -138,6 +147,22 @@ def test_members_are_added_and_removed_in_every_shard_and_asking_again_is_harmle
             for shard in members.shards:
                 learners = [each.node_id for each in shard.members if each.is_learner]
                 assert learners == [newcomer]
+            # One that is a member already is not changed, whatever else the request says.
+            voter = str(nodes[1].context.node_id)
+            for node_id in (newcomer, voter):
+                anew = admin.AddMemberRequest(
+                    node_id=node_id, node_name="n9", peer_address="127.0.0.1:9"
+                )
+                await eventually(partial(nodes[0].admin.AddMember, anew, timeout=5))
+            again = await eventually(
+                lambda: nodes[0].admin.ListMembers(admin.ListMembersRequest(), timeout=5)
+            )
+            assert again == members
+            await eventually(
+                lambda: nodes[0].admin.PromoteMember(
+                    admin.PromoteMemberRequest(node_id=voter), timeout=5
+                )
+            )
             promote = admin.PromoteMemberRequest(node_id=newcomer)
             for _ in range(100):
                 await nodes[0].kv.Put(kv.PutRequest(key=b"{0}", value=b""))
@@ -180,7 +205,7 @@ def test_members_are_changed_by_a_leader_that_was_elected_just_now(tmp_path: Pat
             assert not member.has_applied_noop
             newcomer = uuid4()
             deadline_s = target.context.clock.now_s() + WAIT_S
-            await Members(edge).add(0, newcomer, "127.0.0.1:1", deadline_s)
+            await Members(edge).add(0, newcomer, "n9", "127.0.0.1:1", deadline_s)
             assert newcomer in member.membership.learners
             await moving
 

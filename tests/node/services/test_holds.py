@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from onelog import AsyncClient, errors
 from onelog.node.config.schema import LogSettings, SnapshotSettings
@@ -126,7 +127,7 @@ def test_a_log_keeps_what_is_held_and_nothing_else(tmp_path: Path) -> None:
             named = [(each.name, each.index) for each in status.shards[0].holds]
             assert named == [("export", index)]
             assert not status.alarms
-            page = node.server.metrics.text().decode()
+            page = generate_latest(node.server.metrics.registry).decode()
             assert 'onelog_holds{shard="0"} 1.0' in page
             assert 'onelog_holds_broken{shard="0"} 0.0' in page
             held_bytes = re.search(r'^onelog_held_bytes\{shard="0"\} (.+)$', page, re.MULTILINE)

@@ -17,11 +17,19 @@ from onelog.node.services.log import (
 )
 from onelog.snapshot.store import SnapshotStore
 from onelog.ual.entry import HEADER_SIZE
-from onelog.ual.frames import Frame
+from onelog.ual.frames import Checked, Frame
 from onelog.ual.log_config import LogConfig
 from onelog.v1 import log_pb2
 from tests.simulation.disk import SimDisk
-from tests.ual.shards import SECOND, append_one, fill, make_shard, open_shard, settle_to
+from tests.ual.shards import (
+    SECOND,
+    append_one,
+    fill,
+    make_shard,
+    open_shard,
+    seal_closed,
+    settle_to,
+)
 
 ROOMY = LogConfig(segment_bytes_max=8 << 20, unsynced_bytes_max=8 << 20, free_bytes_min=0)
 TOP = (1 << 64) - 1
@@ -36,7 +44,7 @@ def test_a_description_ends_at_the_cut_wherever_files_end(cut: int) -> None:
     for number in range(120):
         log.append([(0x0101, bytes(30), 0)], term=1, timestamp_ns=(number + 1) * SECOND)
     settle_to(log, cut)
-    log.seal()
+    seal_closed(log)
     files = len(log.segments.segments)
     assert files > 3
     answer = log_pb2.DescribeLogResponse(cut_index=cut, cut_timestamp_ns=cut * SECOND)
@@ -90,7 +98,7 @@ def test_an_entry_that_just_fits_in_a_message_is_sent() -> None:
     log.notes.add_void(1, 1)
     wanted = Wanted(0, log.last_index, frozenset(), bytes_max, voids_max, limit)
 
-    last, size, data = next_frame(log, 1, wanted, bytes_max)
+    last, size, data = next_frame(log, 1, wanted, bytes_max, Checked())
 
     assert (last, size) == (1, limit - FRAME_OVERHEAD_MAX)
     assert len(data) <= limit

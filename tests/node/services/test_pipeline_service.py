@@ -2,7 +2,7 @@
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 from typing import Any, cast
 
 import grpc.aio  # type: ignore[import-untyped]
@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog import errors
+from onelog.node.edge.operation import result_field
+from onelog.node.edge.shards import Edge
 from onelog.node.replica.requests import Durability
-from onelog.node.services.executor import ANSWERS, OPERATIONS, Message
+from onelog.node.services.executor import OPERATIONS, Message
 from onelog.node.services.transact import BATCHED
 from onelog.projections.codec import SessionRef
 from onelog.projections.kv.commands import Put, encode_command
@@ -41,56 +43,78 @@ def message(*operations: pipeline.Operation, **fields: Any) -> pipeline.ExecuteR
 
 
 def a_fake_edge(shards: int) -> Any:
-    topology = SimpleNamespace(partitions=16, shards=shards)
-    return cast(Any, SimpleNamespace(context=SimpleNamespace(topology=topology)))
+    edge = SimpleNamespace(check_size=lambda *_: 0, request_bytes_max=1 << 30)
+    edge._topology = SimpleNamespace(partitions=16, shards=shards)
+    edge.find_shards = MethodType(Edge.find_shards, edge)
+    return edge
 
 
 keys = st.binary(min_size=1, max_size=40) | st.from_regex(rb"a\{[a-z]{0,3}\}.{0,4}", fullmatch=True)
+options = st.fixed_dictionaries(
+    {},
+    optional={
+        "ttl_ms": st.integers(1, 9),
+        "lease_id": st.integers(1, 9),
+        "expected_version": st.integers(0, 9),
+    },
+)
 
 
 @given(
-    st.lists(st.tuples(keys, st.binary(max_size=60), st.sampled_from(["", "default", "other"]))),
+    st.lists(
+        st.tuples(
+            keys,
+            st.binary(max_size=60),
+            st.sampled_from(["", "default", "other"]),
+            st.just({}) | options,
+        )
+    ),
     st.integers(1, 5),
     st.booleans(),
 )
-def test_the_fast_way_of_a_put_makes_the_same_entry_as_the_long_one(
-    puts: list[tuple[bytes, bytes, str]],
+def test_puts_of_a_message_become_the_entries_of_their_commands(
+    puts: list[tuple[bytes, bytes, str, dict[str, int]]],
     shards: int,
     in_session: bool,  # noqa: FBT001 - hypothesis gives it
 ) -> None:
+    """Whatever shards, namespaces and options make of the message's spans."""
     shards = 1 if in_session else shards
     puts = [each for each in puts if not each[0].startswith((b"cg:", b"_ts:"))]
-    request = message(*(put(key, value, namespace=name) for key, value, name in puts))
+    request = message(*(put(key, value, namespace=name, **more) for key, value, name, more in puts))
     if in_session:
         request.session.CopyFrom(
             common_pb2.Session(session_id=9, sequence=70, first_unacknowledged=60)
         )
-    made = Message(a_fake_edge(shards), request)
+    edge = a_fake_edge(shards)
+    made = Message(edge, request, cast(Any, None), 0)
     made.sort()
 
     seen = []
-    for runs in made.shards.values():
-        (run_,) = runs
-        assert run_.durability is Durability.SYNC
-        for position, draft in zip(run_.puts, run_.drafts, strict=True):
-            key, value, name = puts[position]
+    for shard, (step,) in made.shards.items():
+        assert step.durability is Durability.SYNC
+        made.make_drafts(step, None, is_certain=True)
+        assert step.positions == sorted(step.positions)
+        for position, draft in zip(step.positions, step.drafts, strict=True):
+            key, value, name, more = puts[position]
+            ttl_ns = more["ttl_ms"] * 1_000_000 if "ttl_ms" in more else None
+            command = Put(key, value, ttl_ns, more.get("lease_id"), more.get("expected_version"))
             session = SessionRef(9, 70 + position, 60) if in_session else None
-            expected = encode_command(Put(key, value), name or "default", session)
+            expected = encode_command(command, name or "default", session)
             assert draft == (expected.entry_type, expected.payload, 0)
+            assert edge.find_shards([(key,)]) == [shard]
             seen.append(position)
-        assert run_.puts == sorted(run_.puts)
     assert sorted(seen) == list(range(len(puts)))
 
 
-def test_tables_name_what_the_protos_have() -> None:
-    operations = {each.name for each in pipeline.Operation.DESCRIPTOR.fields}
-    results = {each.name for each in pipeline.OperationResult.DESCRIPTOR.fields}
-    assert set(OPERATIONS) <= operations
-    assert {ANSWERS.get(kind, kind) for kind in OPERATIONS} <= results
+def test_every_operation_of_the_protos_is_known() -> None:
+    """The tables are made from the protos; a proto's operation that nobody has ends the import."""
+    oneof = pipeline.Operation.DESCRIPTOR.oneofs_by_name["operation"]
+    assert {each.name for each in oneof.fields} == set(OPERATIONS)
+    results = pipeline.OperationResult.DESCRIPTOR.fields_by_name
+    for operation in OPERATIONS.values():
+        message_type = results[result_field(operation.response)].message_type
+        assert message_type is operation.response.DESCRIPTOR
     assert {each.name for each in pipeline.TransactOperation.DESCRIPTOR.fields} == set(BATCHED)
-    # The short way of gets knows all that can be asked of a read (node/services/plain.py).
-    known = {"level", "max_staleness_ms", "min_index", "as_of_index", "with_cost"}
-    assert set(common_pb2.ReadOptions.DESCRIPTOR.fields_by_name) == known
 
 
 def test_operations_of_a_message_take_effect_in_order_and_fail_alone(tmp_path: Path) -> None:
@@ -214,7 +238,7 @@ def test_a_message_in_a_session_takes_effect_once(tmp_path: Path) -> None:
         async with single(tmp_path) as node:
             edge = node.context.edge
             assert edge is not None
-            shard = edge.shard_of(b"t")
+            shard = edge.find_shard(b"t")
             opened = await node.pipeline.OpenSession(pipeline.OpenSessionRequest(shard=shard))
             session = common_pb2.Session(session_id=opened.session_id, sequence=1)
             request = message(
@@ -276,7 +300,7 @@ def test_a_batch_is_done_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
             edge = node.context.edge
             assert edge is not None
             opened = await node.pipeline.OpenSession(
-                pipeline.OpenSessionRequest(shard=edge.shard_of(b"t"))
+                pipeline.OpenSessionRequest(shard=edge.find_shard(b"t"))
             )
             options = common_pb2.WriteOptions(
                 session=common_pb2.Session(session_id=opened.session_id, sequence=1)
@@ -378,6 +402,25 @@ BAD: list[tuple[str, Any, str]] = [
 ]
 
 
+def test_a_message_that_no_group_could_hold_is_several_proposals(tmp_path: Path) -> None:
+    """Its operations are independent, so that no client has to know how large a group may be."""
+
+    async def main() -> None:
+        async with single(tmp_path, shards=1) as node:
+            large = [
+                put(b"a", bytes(1 << 20)),
+                *[put(b"k%d" % n, bytes(1 << 20)) for n in range(9)],
+            ]
+            answer = await node.pipeline.ExecuteOnce(message(*large, count(b"n"), put(b"", b"")))
+            results = list(answer.results)
+            assert [each.error.reason for each in results] == [*[""] * 11, "KEY_SIZE_INVALID"]
+            indexes = [each.put.header.index for each in results[:10]]
+            assert indexes == list(range(indexes[0], indexes[0] + 10))
+            assert results[10].count.header.index == indexes[-1] + 1
+
+    run(main())
+
+
 def test_bad_input_is_refused_with_a_reason_and_nothing_is_written(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         logs = [driver.shard.log for driver in node.context.drivers.values()]
@@ -386,9 +429,6 @@ def test_bad_input_is_refused_with_a_reason_and_nothing_is_written(tmp_path: Pat
             error = await refusal(getattr(node.pipeline, method)(request))
             assert error.reason == reason, (method, error)
             assert isinstance(error, errors.InvalidArgument)
-        large = message(*[put(b"{t}", bytes(1 << 20))] * 9)
-        answer = await node.pipeline.ExecuteOnce(large)
-        assert {each.error.reason for each in answer.results} == {"TOO_LARGE"}
         assert [log.last_index for log in logs] == before
 
     async def main() -> None:

@@ -5,8 +5,8 @@ from typing import Any, cast
 
 from onelog import errors
 from onelog.errors import class_of
-from onelog.node.public_errors import class_of_reason
 from onelog.projections.reasons import Reason
+from onelog.reasons import find_class
 from onelog.v1 import common_pb2
 from onelog.v1 import pipeline_pb2 as pipeline
 from onelog.v1 import queue_pb2 as q
@@ -215,6 +215,7 @@ def test_streams_refuse_bad_input_too(tmp_path: Path) -> None:
             (q.ConsumeRequest(**JOBS, namespace="nowhere"), "NAMESPACE_UNKNOWN"),
             (q.ConsumeRequest(**JOBS, namespace=LONG_NAME), "NAMESPACE_NAME_INVALID"),
             (q.ConsumeRequest(**JOBS, credit=10_001), "LIMIT_INVALID"),
+            (q.ConsumeRequest(**JOBS, consumer_id=b"c" * 129), "MESSAGE_KEY_INVALID"),
             (q.ConsumeRequest(**JOBS, visibility_ms=HUGE), "VISIBILITY_INVALID"),
         ):
             assert (await refusal(jobs.stub.Consume(request).read())).reason == reason
@@ -251,5 +252,5 @@ def test_bad_operations_of_a_message_are_refused_one_by_one(tmp_path: Path) -> N
 
 def test_reasons_are_the_same_class_on_both_sides() -> None:
     for reason in Reason:
-        kind = class_of_reason(reason)
+        kind = find_class(reason.name)
         assert class_of(kind.code, reason.name) is kind, reason.name

@@ -1,11 +1,10 @@
 """Operations on one message each that follow each other in a pipeline: together, yet each alone."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from onelog.node.edge.shards import edge_of
+from onelog.node.edge.shards import get_edge
 from onelog.node.services.executor import Message
-from onelog.node.services.plain import Operation, Singles
 from onelog.v1 import common_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
@@ -100,7 +99,7 @@ def test_an_ack_for_no_queue_does_not_concern_those_around_it(tmp_path: Path) ->
 
 
 def test_what_takes_turns_with_other_writes_is_not_taken_apart(tmp_path: Path) -> None:
-    """Runs of a shard wait for each other: a message of two kinds must not be as many as both."""
+    """Steps of a shard wait for each other: a message of several kinds of writes is one step."""
 
     async def test(jobs: Jobs) -> None:
         message = q.Message(message_id=1, token=1)
@@ -108,11 +107,11 @@ def test_what_takes_turns_with_other_writes_is_not_taken_apart(tmp_path: Path) -
         for number in range(20):
             operations += [put_of(b"k%d" % number), ack_of(message), enqueue_of(b"x")]
         request = pipeline.ExecuteRequest(operations=operations)
-        sorted_message = Message(edge_of(jobs.node.context), request)
+        sorted_message = Message(get_edge(jobs.node.context), request, cast(Any, None), 0)
         sorted_message.sort()
 
-        (runs,) = sorted_message.shards.values()
-        assert [len(run.positions) for run in runs] == [1, len(operations) - 1]
+        ((step,),) = sorted_message.shards.values()
+        assert step.positions == list(range(len(operations)))
 
     on_a_node(tmp_path, test)
 
@@ -154,13 +153,12 @@ def test_single_messages_behind_other_writes_go_together(tmp_path: Path) -> None
     async def test(jobs: Jobs) -> None:
         ack = q.AckRequest(queue="jobs", messages=[q.Leased(message_id=1, token=1)] * 2)
         operations = [pipeline.Operation(ack=ack), *map(enqueue_of, BODIES)]
-        message = Message(
-            edge_of(jobs.node.context), pipeline.ExecuteRequest(operations=operations)
-        )
+        request = pipeline.ExecuteRequest(operations=operations)
+        message = Message(get_edge(jobs.node.context), request, cast(Any, None), 0)
         message.sort()
 
-        ((run,),) = message.shards.values()
-        assert [type(part) for part in run.parts] == [Operation, Singles]
-        assert run.positions == list(range(len(operations)))
+        ((step,),) = message.shards.values()
+        assert [len(span.positions) for span in step.spans] == [1, len(BODIES)]
+        assert step.positions == list(range(len(operations)))
 
     on_a_node(tmp_path, test)

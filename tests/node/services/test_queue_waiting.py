@@ -4,6 +4,7 @@ Every test here is about D12: long poll and push with credit, release on disconn
 """
 
 import asyncio
+import gc
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
+from onelog.errors import OutcomeUnknown
 from onelog.node.edge import calls
-from onelog.node.edge.shards import Edge, edge_of
+from onelog.node.edge.shards import Edge, get_edge
 from onelog.node.services import queue as queue_service
 from onelog.status import error_of
 from onelog.v1 import common_pb2, queue_pb2_grpc
@@ -40,7 +42,7 @@ def services(monkeypatch: pytest.MonkeyPatch) -> list[queue_service.QueueService
 
 
 def waiting(node: Node) -> int:
-    return len(edge_of(node.context).waits(0))
+    return len(get_edge(node.context).waits(0))
 
 
 def are_waiting(node: Node, count: int) -> bool:
@@ -199,7 +201,7 @@ def test_what_was_leased_for_a_caller_who_went_is_given_back(
 ) -> None:
     async def test(jobs: Jobs) -> None:
         await jobs.send(b"work")
-        edge = edge_of(jobs.node.context)
+        edge = get_edge(jobs.node.context)
         write, gate, is_writing = edge.write, asyncio.Event(), asyncio.Event()
 
         async def slow(*arguments: Any) -> Any:
@@ -221,6 +223,42 @@ def test_what_was_leased_for_a_caller_who_went_is_given_back(
         assert again.delivery_count == 1
 
     on_a_node(tmp_path, test)
+
+
+def test_the_error_of_a_lease_in_a_session_whose_caller_went_is_nobodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It used to be logged with a traceback, as an error that was never retrieved."""
+    unhandled: list[str] = []
+
+    async def test(jobs: Jobs) -> None:
+        loop, edge = asyncio.get_running_loop(), get_edge(jobs.node.context)
+        loop.set_exception_handler(lambda _loop, context: unhandled.append(str(context)))
+        gate, is_writing, has_failed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def fail(*_arguments: Any) -> None:
+            is_writing.set()
+            await gate.wait()
+            has_failed.set()
+            raise OutcomeUnknown("the leader has lost the others")
+
+        await jobs.send(b"work")
+        with monkeypatch.context() as patched:
+            patched.setattr(edge, "write", fail)
+            session = common_pb2.Session(session_id=1, sequence=1)
+            options = common_pb2.WriteOptions(session=session)
+            poll = jobs.stub.Lease(q.LeaseRequest(queue="jobs", options=options))
+            await is_writing.wait()
+        poll.cancel()
+        under_way = jobs.node.server.metrics.registry.get_sample_value
+        await until(lambda: under_way("onelog_rpc_under_way") == 0)
+        gate.set()
+        await has_failed.wait()
+        assert len(await jobs.lease()) == 1  # the loop has turned, and all goes on
+        gc.collect()
+
+    on_a_node(tmp_path, test)
+    assert not unhandled
 
 
 def test_a_node_that_stops_sends_those_who_wait_elsewhere(tmp_path: Path) -> None:

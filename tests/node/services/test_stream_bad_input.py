@@ -253,7 +253,7 @@ def test_what_the_state_refuses_has_its_reason(tmp_path: Path) -> None:
         elsewhere = next(
             name
             for name in map(str, range(100))
-            if edge.shard_of(name.encode()) != edge.shard_of(S.encode())
+            if edge.find_shard(name.encode()) != edge.find_shard(S.encode())
         )
         for name, reason in ((elsewhere, "SEVERAL_SHARDS"), ("d{t}", "DEAD_LETTER_STREAM_UNKNOWN")):
             config = pb.GroupConfig(max_deliveries=1, dead_letter_stream=name)

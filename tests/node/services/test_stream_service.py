@@ -1,18 +1,20 @@
 """Streams through a client that is made of the protos alone: set up, read and trimmed."""
 
 import asyncio
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from crc32c import crc32c
 
 from onelog import errors
+from onelog.projections.stream.commands import KeyHash
 from onelog.v1 import admin_pb2, common_pb2, log_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
 from onelog.v1 import stream_pb2 as pb
+from tests.documents import ROOT
 from tests.node.services.nodes import Node, cluster, eventually, refusal, run, until
 from tests.node.services.streams import (
     S,
@@ -22,6 +24,7 @@ from tests.node.services.streams import (
     read,
     values,
 )
+from tests.projections.stream.stream_model import hash_key
 
 
 def test_a_stream_is_created_shown_configured_listed_and_deleted(tmp_path: Path) -> None:
@@ -64,7 +67,7 @@ def test_streams_of_all_shards_are_listed_in_order_of_names_page_by_page(tmp_pat
                 await eventually(partial(nodes[0].stream.CreateStream, request))
             edge = nodes[0].context.edge
             assert edge is not None
-            assert {edge.shard_of(name.encode()) for name in names} == {0, 1}
+            assert {edge.find_shard(name.encode()) for name in names} == {0, 1}
             for node in nodes:
                 found: list[str] = []
                 listing = pb.ListStreamsRequest(prefix="orders-", page_size=5)
@@ -91,7 +94,7 @@ def test_records_of_a_key_stay_in_one_partition_in_order(tmp_path: Path) -> None
         records += [pb.NewRecord(value=b"any"), pb.NewRecord(value=b"three", partition=3)]
         answer = await node.stream.AppendRecords(pb.AppendRecordsRequest(stream=S, records=records))
         for record, result in zip(records[:40], answer.results, strict=False):
-            assert result.partition == crc32c(record.key) % 4
+            assert result.partition == hash_key(record.key, KeyHash.MIXED) % 4
         assert answer.results[40].partition == answer.results[40].offset % 4
         assert answer.results[41].partition == 3
         assert len({each.partition for each in answer.results}) > 1
@@ -105,6 +108,43 @@ def test_records_of_a_key_stay_in_one_partition_in_order(tmp_path: Path) -> None
                     by_key.setdefault(each.key, []).append(int(each.value))
         assert seen == told
         assert by_key == {b"user%d" % key: list(range(key, 40, 5)) for key in range(5)}
+
+    on_a_node(tmp_path, test)
+
+
+def vectors() -> list[tuple[str, list[int]]]:
+    """Return the keys of the table in docs/streams.md, with their partitions of 4 and of 7."""
+    text = (ROOT / "docs" / "streams.md").read_text()
+    rows = re.findall(r"^\| `(.+?)` \| 0x\w+ \| 0x\w+ \| \d, (\d) \| \d, (\d) \|$", text, re.M)
+    return [(key, [int(of_four), int(of_seven)]) for key, of_four, of_seven in rows]
+
+
+def test_keys_that_differ_in_their_last_byte_are_in_all_partitions(tmp_path: Path) -> None:
+    """E1: as docs/streams.md has it, for programs that predict the partition of a record."""
+
+    async def test(node: Node) -> None:
+        placed: dict[int, dict[str, int]] = {}
+        keys = [f"user:{number}" for number in range(10)] + [key for key, _ in vectors()]
+        for count in (4, 7):
+            name = f"s{count}"
+            await node.stream.CreateStream(
+                pb.CreateStreamRequest(stream=name, partition_count=count)
+            )
+            shown = (await node.stream.GetStream(pb.GetStreamRequest(stream=name))).stream
+            assert shown.key_hash == pb.KEY_HASH_MIXED
+            records = [pb.NewRecord(key=key.encode(), value=b"") for key in keys]
+            request = pb.AppendRecordsRequest(stream=name, records=records)
+            answer = await node.stream.AppendRecords(request)
+            told = {key: each.partition for key, each in zip(keys, answer.results, strict=True)}
+            placed[count] = told
+            found: dict[str, int] = {}
+            for partition in range(count):
+                for record in (await read(node, name, partition=partition)).records:
+                    found[record.key.decode()] = record.partition
+            assert found == told
+        assert {placed[4][f"user:{number}"] for number in range(10)} == {0, 1, 2, 3}
+        assert len(vectors()) >= 7
+        assert vectors() == [(key, [placed[4][key], placed[7][key]]) for key, _ in vectors()]
 
     on_a_node(tmp_path, test)
 
@@ -177,7 +217,7 @@ def test_a_read_waits_for_the_first_record_and_no_longer_than_it_says(tmp_path: 
         assert not (await read(node, wait_ms=20)).records
         edge = node.context.edge
         assert edge is not None
-        waits = edge.waits(edge.shard_of(S.encode()))
+        waits = edge.waits(edge.find_shard(S.encode()))
         waiting = [asyncio.create_task(read(node, wait_ms=30_000)) for _ in range(3)]
         await until(lambda: len(waits) == 3)
         await node.kv.Put(kv.PutRequest(key=b"{t}other", value=b""))

@@ -129,7 +129,7 @@ def test_one_tail_over_streams_of_several_shards_resumes_from_its_cursor(
         await create_streams(node, *names, partitions=2)
         edge = node.context.edge
         assert edge is not None
-        assert {edge.shard_of(name.encode()) for name in names} == {0, 1}
+        assert {edge.find_shard(name.encode()) for name in names} == {0, 1}
         cursor = (await Tail(node, *map(at, names)).begin()).cursor
         chance = random.Random(7)
         written: dict[str, list[bytes]] = {name: [] for name in names}
@@ -392,7 +392,7 @@ class Chaos:
         for number in range(count):
             node, name = self.chance.choice(self.nodes), self.chance.choice(self.NAMES)
             batch = [b"%d.%d" % (number, each) for each in range(3)]
-            session = sessions[edge.shard_of(name.encode())]
+            session = sessions[edge.find_shard(name.encode())]
             options = common_pb2.WriteOptions()
             options.session.session_id, options.session.sequence = session
             options.session.first_unacknowledged = session[1]

@@ -4,12 +4,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from crc32c import crc32c
-
 from onelog import errors
-from onelog.node.services.plain import take_appends
-from onelog.node.services.stream_operations import append_drafts
+from onelog.node.services.stream_operations import APPEND_RECORDS
 from onelog.projections.codec import SessionRef
+from onelog.projections.stream.commands import KeyHash
 from onelog.v1 import common_pb2, log_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
@@ -25,6 +23,7 @@ from tests.node.services.streams import (
     read,
     values,
 )
+from tests.projections.stream.stream_model import hash_key
 
 
 def test_a_producer_that_sends_again_writes_once(tmp_path: Path) -> None:
@@ -105,17 +104,10 @@ def test_appends_of_a_pipeline_are_the_entries_that_calls_of_their_own_would_be(
 ) -> None:
     records = [pb.NewRecord(value=b"plain"), pb.NewRecord(value=b"", key=b"k" * 300)]
     for session in (None, SessionRef(5, 7, 2)):
-        operations = [
-            pipeline.Operation(append_records=pb.AppendRecordsRequest(stream=S, records=[each]))
-            for each in records
-        ]
-        drafts: list[tuple[int, bytes, int]] = []
-        noted: list[int] = []
-        target = drafts.append, noted.append
-        left = take_appends(operations, range(2), session, len, {len(S): target}.__getitem__)
-        assert (left, noted) == (None, [0, 1])
-        both = pb.AppendRecordsRequest(stream=S, records=records)
-        assert drafts == append_drafts(both, "default", session)
+        apart = [pb.AppendRecordsRequest(stream=S, records=[each]) for each in records]
+        both = [pb.AppendRecordsRequest(stream=S, records=records)]
+        make = APPEND_RECORDS.drafts
+        assert make(None, apart, "default", session) == make(None, both, "default", session)
 
     async def test(node: Node) -> None:
         await node.stream.CreateStream(pb.CreateStreamRequest(stream=S, partition_count=4))
@@ -142,7 +134,7 @@ def test_appends_of_a_pipeline_are_the_entries_that_calls_of_their_own_would_be(
         for before, after in zip(first, again, strict=True):
             assert list(before.append_records.results) == list(after.append_records.results)
         of_key = [first[at].append_records.results[0].partition for at in (1, 7)]
-        assert of_key == [crc32c(b"a") % 4] * 2
+        assert of_key == [hash_key(b"a", KeyHash.MIXED) % 4] * 2
         assert again[1].append_records.header.duplicate
         tail = node.stream.Tail(
             pb.TailRequest(
@@ -180,7 +172,7 @@ def test_records_offsets_and_keys_change_together_or_not_at_all(tmp_path: Path) 
         answer = await node.pipeline.Transact(batch)
         _, appended, acked = answer.results
         assert appended.append_records.results[0].offset == answer.header.index + 2
-        assert appended.append_records.results[0].partition == crc32c(b"k") % 2
+        assert appended.append_records.results[0].partition == hash_key(b"k", KeyHash.MIXED) % 2
         assert acked.ack_records.acked_count == 1
         # The same again: the record is not pending any more, so nothing of it happens.
         error = await refusal(node.pipeline.Transact(batch))
@@ -260,7 +252,7 @@ def test_what_happens_to_streams_is_watched_and_repetitions_are_no_events(tmp_pa
         start = (await node.pipeline.Watch(pipeline.WatchRequest()).read()).cursor
         live = asyncio.create_task(collect(node, start, 8))
         await node.stream.CreateStream(pb.CreateStreamRequest(stream=S, partition_count=2))
-        await append(node, b"1", key=b"k", tag="t")
+        (first,) = await append(node, b"1", key=b"k", tag="t")
         producer = pb.Producer(producer_id=1, sequence=1)
         for _ in range(2):
             request = pb.AppendRecordsRequest(stream=S, records=new(b"2"), producer=producer)
@@ -281,7 +273,7 @@ def test_what_happens_to_streams_is_watched_and_repetitions_are_no_events(tmp_pa
         await refusal(node.stream.CreateStream(pb.CreateStreamRequest(stream=S)))
         retention = pb.Retention(count_max=9)
         await node.stream.ConfigureStream(pb.ConfigureStreamRequest(stream=S, retention=retention))
-        await node.stream.Trim(pb.TrimRequest(stream=S, below_offset=1))
+        await node.stream.Trim(pb.TrimRequest(stream=S, below_offset=first + 1))
         await append(node, b"4")
         expected: list[Told] = [
             ("CREATED", S, None), ("APPENDED", S, b"1"), ("APPENDED", S, b"2"),

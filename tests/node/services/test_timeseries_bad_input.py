@@ -6,8 +6,8 @@ from typing import Any, cast
 import pytest
 
 from onelog import errors
-from onelog.node.public_errors import class_of_reason
 from onelog.projections.reasons import Reason
+from onelog.reasons import find_class
 from onelog.v1 import common_pb2
 from onelog.v1 import timeseries_pb2 as ts
 from tests.node.services.nodes import Node, refusal, run, single
@@ -287,4 +287,4 @@ def test_bad_input_is_refused_with_a_reason_and_nothing_is_written(tmp_path: Pat
 def test_reasons_have_the_class_that_says_what_to_do(
     reason: Reason, kind: type[errors.OnelogError]
 ) -> None:
-    assert class_of_reason(reason) is kind
+    assert find_class(reason.name) is kind

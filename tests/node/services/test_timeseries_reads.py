@@ -121,8 +121,8 @@ def test_a_block_that_was_dropped_meanwhile_lets_the_query_begin_again(
         await until_blocks(node, "m")
         edge = node.context.edge
         assert edge is not None
-        log = edge.replica(edge.shard_of(b"m")).shard.log
-        state = edge.replica(edge.shard_of(b"m")).shard.projections
+        log = edge.replica(edge.find_shard(b"m")).shard.log
+        state = edge.replica(edge.find_shard(b"m")).shard.projections
         before = set(state.series.pinned(0, log.last_index))
         gate = hold(monkeypatch, ts_query.Reader, "run")
         asked = asyncio.ensure_future(query(node, "m", "v"))

@@ -294,7 +294,7 @@ async def until_blocks(node: Node, measurement: str) -> int:
     """Wait until the leader has made blocks of full buffers; return how many there are."""
     edge = node.context.edge
     assert edge is not None
-    shard = edge.replica(edge.shard_of(measurement.encode())).shard
+    shard = edge.replica(edge.find_shard(measurement.encode())).shard
     await until(lambda: shard.projections.series.counts()["series_buffers_full"] == 0)
     return shard.projections.series.counts()["series_blocks"]
 
@@ -315,7 +315,7 @@ def test_blocks_are_read_from_the_log_after_a_restart(tmp_path: Path) -> None:
             before = await query(node, "m", "v")
             edge = node.context.edge
             assert edge is not None
-            snapshot = admin_pb2.TakeSnapshotRequest(shard=edge.shard_of(b"m"))
+            snapshot = admin_pb2.TakeSnapshotRequest(shard=edge.find_shard(b"m"))
             await node.admin.TakeSnapshot(snapshot, timeout=30)
         async with single(tmp_path) as node:
             assert await query(node, "m", "v") == before == {(): (times, values)}

@@ -111,7 +111,7 @@ def test_a_repeated_write_in_a_session_counts_once(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         edge = node.context.edge
         assert edge is not None
-        shard = edge.shard_of(b"m")
+        shard = edge.find_shard(b"m")
         opened = await node.pipeline.OpenSession(pipeline.OpenSessionRequest(shard=shard))
 
         def options(sequence: int) -> common_pb2.WriteOptions:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog import errors
-from onelog.node.services.plain import batched_puts
+from onelog.node.services.kv import put_of
+from onelog.node.services.transact import prepare
 from onelog.projections.codec import SessionRef, read_prefix
 from onelog.projections.conditions import Condition, Target
 from onelog.projections.kv import commands as kv_commands
@@ -56,44 +57,62 @@ def puts_of(draft: Draft) -> list[Put]:
     return command.puts() if isinstance(command, PutMany) else [command]
 
 
-unplain = st.sampled_from(
-    [
-        put(b"a", ttl_ms=9),
-        put(b"a", lease_id=4),
-        put(b"a", expected_version=0),
-        put(b""),
-        put(b"a" * 5_000),
-        put(b"cg:a"),
-        put(b"a", bytes(9 << 20)),
-        count(b"a"),
-        Operation(),
-    ]
-).map(lambda each: (False, each))
-plain = st.builds(put, st.sampled_from([b"a", b"b", b"c", b"d{t}"]), st.binary(max_size=9)).map(
-    lambda each: (True, each)
+with_options = st.sampled_from(
+    [put(b"a", ttl_ms=9), put(b"a", lease_id=4), put(b"b", expected_version=0)]
 )
+plain = st.builds(put, st.sampled_from([b"a", b"b", b"c", b"d{t}"]), st.binary(max_size=9))
+others = st.just(count(b"a"))
 
 
-@given(st.lists(plain | plain | plain | unplain, max_size=12))
-def test_plain_puts_that_follow_each_other_are_one_entry(
-    given_: list[tuple[bool, pipeline.TransactOperation]],
+@given(st.lists(plain | plain | plain | with_options | others, min_size=1, max_size=12))
+def test_puts_without_options_that_follow_each_other_are_one_entry(
+    given_: list[pipeline.TransactOperation],
 ) -> None:
     """As many together as can be, none that asks for more, and no key twice in one."""
-    names: list[bytes] = []
-    entries = batched_puts([each for _, each in given_], NAMESPACE, names)
+    batch = prepare(Request(operations=given_, namespace=NAMESPACE))
 
-    expected = [Put(each.put.key, each.put.value) if is_ else None for is_, each in given_]
-    made = [[None] if draft is None else puts_of(draft) for draft, _ in entries]
-    assert [each for puts in made for each in puts] == expected
-    assert [len(puts) for puts in made] == [number for _, number in entries]
-    assert names == [each.key for each in expected if each]
-    for draft, number in entries:
-        if draft is not None:
+    assert batch.names == [each.put.key or each.count.key for each in given_]
+    assert [each for part in batch.parts for each in part.requests] == [
+        getattr(each, each.WhichOneof("operation") or "") for each in given_
+    ]
+    for part in batch.parts:
+        if not part.puts:
+            assert all(isinstance(each, kv.CountRequest) for each in part.requests)
+            continue
+        made = [puts_of(draft) for draft, _ in part.puts]
+        assert [len(puts) for puts in made] == [number for _, number in part.puts]
+        assert [put for puts in made for put in puts] == list(map(put_of, part.requests))
+        for draft, number in part.puts:
             assert draft.entry_type == (TYPE_PUT if number == 1 else TYPE_PUT_MANY)
             assert len({each.key for each in puts_of(draft)}) == number
-    for (draft, _), (following, _) in pairwise(entries):
-        if draft is not None and following is not None:
-            assert puts_of(following)[0].key in {each.key for each in puts_of(draft)}
+        for puts, following in pairwise(made):
+            can_be_together = not has_options(puts[-1]) and not has_options(following[0])
+            if can_be_together:
+                assert following[0].key in {each.key for each in puts}
+
+
+def has_options(put: Put) -> bool:
+    return (put.ttl_ns, put.lease, put.expected) != (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("operation", "reason"),
+    [
+        (put(b""), "KEY_SIZE_INVALID"),
+        (put(b"a" * 5_000), "KEY_SIZE_INVALID"),
+        (put(b"cg:a"), "KEY_RESERVED"),
+        (put(b"a", bytes(9 << 20)), "VALUE_TOO_LARGE"),
+        (put(b"a", ttl_ms=1 << 60), "TTL_INVALID"),
+        (Operation(), "OPERATION_MISSING"),
+    ],
+)
+def test_an_invalid_operation_of_a_batch_is_refused(
+    operation: pipeline.TransactOperation, reason: str
+) -> None:
+    """Before anything is written, for the reason that its own call would give."""
+    with pytest.raises(errors.OnelogError) as caught:
+        prepare(Request(operations=[put(b"ok"), operation]))
+    assert caught.value.reason == reason
 
 
 class Twins:
@@ -110,23 +129,27 @@ class Twins:
     def step(self) -> type:
         """Run a batch in both; return what it ended as."""
         draw = self.draw
-        made: list[tuple[pipeline.TransactOperation, Draft]] = []
+        operations: list[pipeline.TransactOperation] = []
+        drafts: list[Draft] = []
         for _ in range(draw.randrange(1, 12)):
             key, value = draw.choice(self.keys), b"%d" % draw.randrange(99)
             if draw.random() < 0.02:
                 value = bytes(1_001)
-            if draw.random() < 0.75:
-                made.append((put(key, value), encode_command(Put(key, value), NAMESPACE)))
-            else:
-                command = draw.choice((Delete(key), Increment(key, 1), Put(key, b"", expected=0)))
-                made.append((Operation(), encode_command(command, NAMESPACE)))
+            kinds: list[tuple[kv_commands.Command, pipeline.TransactOperation]] = [
+                *[(Put(key, value), put(key, value))] * 9,
+                (Delete(key), Operation(delete=kv.DeleteRequest(key=key))),
+                (Increment(key, 1), count(key)),
+                (Put(key, b"", expected=0), put(key, b"", expected_version=0)),
+            ]
+            command, operation = draw.choice(kinds)
+            operations.append(operation)
+            drafts.append(encode_command(command, NAMESPACE))
         wanted = [Condition(draw.choice(self.keys), Target.EXISTS)] * (draw.random() < 0.2)
-        drafts = [draft for _, draft in made]
         (one, *_) = self.apart.group(encode_batch(drafts, wanted, NAMESPACE))
-        position, entries = 0, []
-        for draft, number in batched_puts([each for each, _ in made], NAMESPACE, []):
-            entries.append(draft or drafts[position])
-            position += number
+        entries: list[Draft] = []
+        for part in prepare(Request(operations=operations, namespace=NAMESPACE)).parts:
+            made = [draft for draft, _ in part.puts]
+            entries += made or part.write.drafts(None, part.requests, NAMESPACE, None)
         (other, *_) = self.together.group(encode_batch(entries, wanted, NAMESPACE))
         if isinstance(one, Refused):
             assert other == one

@@ -22,10 +22,10 @@ from onelog.v1 import pipeline_pb2 as pipeline
 from tests.node.edge.api_peer import Peer
 from tests.node.services.nodes import Node, cluster, eventually, refusal, run, single, until
 
-Told = tuple[int, int, bytes, bytes | None, bool]  # shard, index, key, value, expired
+PastEvents = tuple[int, int, bytes, bytes | None, bool]  # shard, index, key, value, expired
 
 
-def told(event: pipeline.Event) -> Told:
+def told(event: pipeline.Event) -> PastEvents:
     value = event.key.item.value if event.key.HasField("item") else None
     return event.shard, event.index, event.key.key, value, event.key.expired
 
@@ -46,7 +46,7 @@ class Watcher:
         self.cursor = message.cursor
         return len(message.events)
 
-    async def collect(self, number: int) -> list[Told]:
+    async def collect(self, number: int) -> list[PastEvents]:
         async with asyncio.timeout(15):
             while len(self.events) < number:
                 await self.read()
@@ -116,7 +116,7 @@ EXPECTED = [
 
 
 def test_every_change_of_a_key_is_an_event_live_later_and_after_a_restart(tmp_path: Path) -> None:
-    live: list[Told] = []
+    live: list[PastEvents] = []
     start = common_pb2.Cursor()
 
     async def first(node: Node) -> None:
@@ -170,7 +170,7 @@ def test_filters_choose_keys_prefixes_and_namespaces(tmp_path: Path) -> None:
             "other": watch(other),
             "both": watch(exact, other),
             "queues": watch(queues, progress_ms=100),
-            "shard": watch(exact, shards=[1 - edge.shard_of(b"user/1")]),
+            "shard": watch(exact, shards=[1 - edge.find_shard(b"user/1")]),
         }
         for watcher in watchers.values():
             await watcher.begin()
@@ -337,9 +337,9 @@ class Chaos:
                 await eventually(partial(node.admin.TransferLeadership, move, timeout=2))
         self.done.set()
 
-    async def follow(self, cursor: common_pb2.Cursor) -> list[Told]:
+    async def follow(self, cursor: common_pb2.Cursor) -> list[PastEvents]:
         """Watch, now on this node and now on that, until everything was told."""
-        found: list[Told] = []
+        found: list[PastEvents] = []
         while True:
             node = self.chance.choice(self.nodes)
             watcher = await Watcher(node, cursor=cursor, progress_ms=100).begin()

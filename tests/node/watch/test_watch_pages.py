@@ -9,7 +9,7 @@ import pytest
 from onelog.client.client import AsyncClient
 from onelog.node.config.schema import LimitSettings
 from onelog.node.services.stream_tail import RecordPage
-from onelog.node.watch.events import Happening, KeyHappening, StreamHappening
+from onelog.node.watch.events import Event, KeyEvent, StreamEvent
 from onelog.node.watch.feeds import PAGE_BYTES_MAX, EventPage, Feed
 from onelog.projections.kv.changes import Change
 from onelog.projections.kv.reads import KeyValue
@@ -123,10 +123,10 @@ def test_the_largest_event_fits_into_a_message() -> None:
     entry = Entry(OWNER_KV << 8 | 1, 0, 1 << 62, 1 << 62, 1 << 62, 0, b"")
     key, value = bytes(KEY_SIZE_MAX), bytes(VALUE_SIZE_MAX)
     change = Change("n" * NAMESPACE_SIZE_MAX, key, value, 1 << 63, 1 << 63)
-    happening = KeyHappening(entry, change, _State(KeyValue(key, value, 1 << 62, 1 << 63, 1 << 63)))  # type: ignore[arg-type]
-    assert happening.settle(with_previous=True)
+    event = KeyEvent(entry, change, _State(KeyValue(key, value, 1 << 62, 1 << 63, 1 << 63)))  # type: ignore[arg-type]
+    assert event.settle(with_previous=True)
     page = EventPage(with_previous=True)
-    page.add(1 << 16, happening)
+    page.add(1 << 16, event)
     size = page.message.ByteSize()
     assert len(value) * 2 < size <= page.size
     assert size + 1_000 * 40 < MESSAGE_BYTES_MAX  # with the cursor of a thousand shards
@@ -150,12 +150,12 @@ def test_no_event_is_larger_than_it_is_taken_for(
     checked = 0
     add = EventPage.add
 
-    def checking(self: EventPage, shard: int, event: Happening) -> None:
+    def checking(self: EventPage, shard: int, event: Event) -> None:
         nonlocal checked
         checked += 1
         add(self, shard, event)
         assert self.message.ByteSize() <= self.size
-        if isinstance(event, StreamHappening) and event.record is not None:
+        if isinstance(event, StreamEvent) and event.record is not None:
             record = RecordPage()
             record.add(shard, event)
             assert record.message.ByteSize() <= record.size

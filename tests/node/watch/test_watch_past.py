@@ -14,7 +14,7 @@ import pytest
 from onelog.errors import OutOfRange, ResourceExhausted
 from onelog.node.config.schema import AsOfSettings
 from onelog.node.edge.calls import Call
-from onelog.node.edge.shards import edge_of
+from onelog.node.edge.shards import get_edge
 from onelog.node.snapshots import past as as_of
 from onelog.node.snapshots import past as as_of_build
 from onelog.node.snapshots.past import PastBuild
@@ -382,7 +382,7 @@ def test_a_watcher_that_does_not_read_holds_no_state(tmp_path: Path) -> None:
             await write(node, *[increment(b"n")] * 1_100)
             forget(node)
             await count_up(node, 30)
-            states, edge = states_in_memory(), edge_of(node.context)
+            states, edge = states_in_memory(), get_edge(node.context)
             call = Call(WATCH_METHOD, pipeline.WatchResponse, "", 0.0, float("inf"))
             request = pipeline.WatchRequest(cursor=position(0), with_previous=True)
             messages: Any = Watches(edge).watch(request, call)

@@ -128,6 +128,7 @@ TS = (
 )
 ADMIN = (
     Step("admin status --json", {"nodes": [ANY]}, ("NODE", "{nodes[0][node_id]}")),
+    Step("explain QUEUE_FULL", "QUEUE_FULL"),
     Step("admin topology --json", {"shards": ANY, "nodes": [ANY]}),
     Step("admin members list --json", {"shard": 0, "is_learner": False}),
     Step("admin transfer 0 --to $NODE --json", {"shard": 0, "leader_id": ANY}),
@@ -135,6 +136,7 @@ ADMIN = (
     Step("admin hash 0 --json", {"state_hash": ANY, "index": ANY}),
     Step("admin config --json", {"setting": "timeout", "origin": "ONELOG_CLIENT_TIMEOUT"}),
     Step("admin log-ranges 0 --json", {"ranges": ANY, "commit_index": ANY}),
+    Step("admin damage --json", {"segments": []}),
     Step("admin read-log 0 --limit 1 --json", {"index": ANY, "term": ANY}),
     Step("admin namespaces create shop --keys 10 --json", {"namespace": "shop"}),
     Step("admin namespaces configure shop --versions 20 --json", {"namespace": "shop"}),
@@ -178,6 +180,7 @@ LOG = (
 )
 CLUSTER = (
     Step("cluster up --dir $DIR --nodes 1 --shards 1 --port $PORT --detach", "is up: 1 node,"),
+    Step("cluster certs $DIR/certs --node n1=localhost --client app", "n1.key\n"),
     Step("cluster status --dir $DIR --json", {"whole": True}),
     Step("cluster kill 1 --dir $DIR", "node 1 was killed, process "),
     Step("cluster restart 1 --dir $DIR", "node 1 is ready, process "),
@@ -229,6 +232,8 @@ NAMES = (
     Wrong("transact nowhere.json", 1, "ENOENT"),
     Wrong("admin hash 99", 3, "SHARD_UNKNOWN"),
     Wrong("admin members promote nobody", 1, "NODE_ID_INVALID"),
+    Wrong("admin transfer 0", 4, "TRANSFER_FAILED"),
+    Wrong("explain nobody", 3, "NOT_FOUND"),
     Wrong("admin namespaces delete nowhere", 3, "NAMESPACE_UNKNOWN"),
     Wrong("admin hold set nobody --move", 3, "HOLD_UNKNOWN"),
     Wrong("admin hold set nobody --move --from-start", 2, "USAGE"),
@@ -245,8 +250,8 @@ NAMES = (
     Wrong("config show --config nowhere.toml", 1, "BAD_CONFIG"),
     Wrong("dance", 2, "USAGE"),
     # What libraries would say beside it, for none of which there is room in one line.
-    Wrong("kv get greeting --tls --timeout 1s", 5, "NOT_CONNECTED"),
-    Wrong("kv get greeting --token é", 2, "USAGE"),
+    Wrong("kv get greeting --tls --timeout 1s", 5, "TLS_MISMATCH"),
+    Wrong("kv get greeting --token secret", 2, "USAGE"),
     Wrong("admin hash 0 --node ''", 2, "USAGE"),
     Wrong("queue consume jobs -- /no/such/program", 1, "ENOENT"),
 )  # fmt: skip

@@ -48,7 +48,7 @@ def replay(onelog: Ask, models: Models) -> Callable[..., Any]:
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server in a process of its own, for the tests of one file: names would meet otherwise."""
-    with serving(tmp_path_factory.mktemp("served")) as endpoint:
+    with serving(tmp_path_factory.mktemp("served"), "--shards", "4") as endpoint:
         with Client(endpoint, timeout_s=60) as client:
             client.kv.put("ready", "")
         yield endpoint

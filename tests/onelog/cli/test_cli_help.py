@@ -75,7 +75,18 @@ def commands(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]
 
 
 # Those that talk to a server that is there; others run one, or work without.
-TALKING = ("kv", "queue", "stream", "ts", "watch", "transact", "admin", "completion", "import")
+TALKING = (
+    "kv",
+    "queue",
+    "stream",
+    "ts",
+    "watch",
+    "transact",
+    "admin",
+    "completion",
+    "import",
+    "explain",
+)
 ALL = dict(commands(tree()))
 OURS = {path: each for path, each in ALL.items() if path.split()[0] in TALKING}
 
@@ -92,6 +103,7 @@ CALLS = {
         "AddMember": "admin members add", "ConfigureNamespace": "admin namespaces configure",
         "CreateNamespace": "admin namespaces create", "DeleteNamespace": "admin namespaces delete",
         "GetStateHash": "admin hash", "GetStatus": "admin status", "GetTopology": "admin topology",
+        "ListDamage": "admin damage",
         "ListLogRanges": "admin log-ranges", "ListMembers": "admin members list",
         "ListNamespaces": "admin namespaces list", "PromoteMember": "admin members promote",
         "ReadLog": "admin read-log", "RemoveMember": "admin members remove",

@@ -1,5 +1,6 @@
 """``onelog queue`` against a real server: every command, what it prints, and how it fails."""
 
+import re
 from pathlib import Path
 
 from tests.onelog.cli.commands import Cli
@@ -114,8 +115,8 @@ def test_consuming_acknowledges_what_it_prints(cli: Cli, tmp_path: Path) -> None
 
     (dead,) = cli.lines("queue", "peek", "q5.dead{q5}")
     assert dead["body"] == "4"
-    redrive = cli("queue", "redrive", "q5.dead{q5}", "--failure", "nothing").out.strip()
-    assert redrive.isdigit()
+    said = cli("queue", "redrive", "q5.dead{q5}", "--failure", "nothing").out
+    assert re.fullmatch(r"redrive \d+ started\n", said)
     assert "REDRIVE_UNKNOWN" in cli("queue", "cancel-redrive", "q5.dead{q5}", 999, code=3).err
     cli("queue", "redrive", "q5.dead{q5}", "--limit", 10)
     bodies = [cli.lines("queue", "lease", "q5{q5}", "--wait", "30s")[0]["body"] for _ in range(3)]
@@ -129,7 +130,7 @@ def test_a_redrive_that_is_under_way_is_stopped_where_it_is(cli: Cli) -> None:
     bodies = b"".join(b"%d\n" % number for number in range(letters))
     cli("queue", "enqueue", "q6{q6}", "--lines", stdin=bodies)
     cli("queue", "nack", "q6{q6}", *receipts(cli, "q6{q6}", letters))
-    redrive = cli("queue", "redrive", "q6.dead{q6}", "--rate", 1).out.strip()
+    redrive = cli.json("queue", "redrive", "q6.dead{q6}", "--rate", 1)["redrive_id"]
     cli("queue", "lease", "q6{q6}", "--wait", "30s")  # the first has come back
 
     stopped = cli("queue", "cancel-redrive", "q6.dead{q6}", redrive)
@@ -139,3 +140,24 @@ def test_a_redrive_that_is_under_way_is_stopped_where_it_is(cli: Cli) -> None:
     assert info["ready"] == letters - info["moved"]
     said = cli("queue", "cancel-redrive", "q6.dead{q6}", redrive, code=3).err
     assert said.startswith("error: REDRIVE_UNKNOWN: "), "it runs no more"
+
+
+def test_a_queue_gets_a_queue_for_its_dead_letters_at_the_first_try(cli: Cli) -> None:
+    refused = cli("queue", "create", "q8", "--max-deliveries", 3, "--dead-letters", "q8-dead",
+                  code=1).err  # fmt: skip
+    assert "the queues q8 and q8-dead" in refused
+    assert "q8-dead{q8}" in refused
+    cli("queue", "create", "q8", "--dead-letters", "--max-deliveries", 3)
+    shown = cli.json("queue", "show", "q8")["config"]
+    assert (shown["max_deliveries"], shown["dead_letter_queue"]) == (3, "q8.dead{q8}")
+    assert cli.json("queue", "show", "q8.dead{q8}")["config"]["max_deliveries"] == 0
+    # With a tag of its own; and later, also where the other queue is there already.
+    cli("queue", "create", "q9{t}", "--max-deliveries", 1, "--dead-letters")
+    assert cli.json("queue", "show", "q9{t}")["config"]["dead_letter_queue"] == "q9.dead{t}"
+    cli("queue", "create", "q10")
+    cli("queue", "create", "q10.dead{q10}")
+    cli("queue", "configure", "q10", "--max-deliveries", 2, "--dead-letters", "--ttl", "1h")
+    assert cli.json("queue", "show", "q10")["config"]["dead_letter_queue"] == "q10.dead{q10}"
+    assert "USAGE" in cli("queue", "create", "a}b", "--dead-letters", code=2).err
+    need = cli("queue", "create", "q11", "--max-deliveries", 2, code=1).err
+    assert "needs a dead_letter_queue" in need

@@ -106,3 +106,50 @@ def test_a_group_moves_and_goes(cli: Cli) -> None:
     assert "USAGE" in cli("stream", "group", "seek", "s6", "reading", code=2).err
     cli("stream", "group", "delete", "s6", "reading")
     assert "GROUP_UNKNOWN" in cli("stream", "group", "show", "s6", "reading", code=3).err
+
+
+def test_readers_and_groups_filter_and_a_trim_shows_what_is_left(cli: Cli) -> None:
+    cli("stream", "create", "s7")
+    for key, headers in (("user:1", ("--header", "trace=9")), ("user:2", ()), ("other", ())):
+        cli("stream", "append", "s7", key, "--key", key, *headers)
+
+    def chosen(*options: str) -> list[str]:
+        return [each["value"] for each in cli.lines("stream", "read", "s7", *options)]
+
+    assert chosen("--key-prefix", "user:") == ["user:1", "user:2"]
+    assert chosen("--header", "trace") == ["user:1"]
+    assert chosen("--header", "trace=8") == []
+    cli("stream", "group", "create", "s7", "some", "--from", 0, "--key-prefix", "user:")
+    assert "key user:…" in cli("stream", "group", "show", "s7", "some").out
+    rows = cli("stream", "group", "consume", "s7", "some", "--limit", 2).rows
+    assert [row[-1] for row in rows] == ["user:1", "user:2"]
+    cli("stream", "group", "configure", "s7", "some", "--header", "trace")
+    config = cli.json("stream", "group", "show", "s7", "some")["config"]
+    assert config["only"]["headers"] == {"trace": None}
+    cli("stream", "group", "configure", "s7", "some", "--shared")
+    assert cli.json("stream", "group", "show", "s7", "some")["config"]["only"] == config["only"]
+    cli("stream", "group", "configure", "s7", "some", "--all-records")
+    assert cli.json("stream", "group", "show", "s7", "some")["config"]["only"] is None
+    (left,) = cli.json("stream", "trim", "s7", "--keep-count", 2, "--past-groups")["partitions"]
+    assert (left["left"]["record_count"], left["kept_for_group"]) == (2, "")
+    cli("stream", "group", "seek", "s7", "some", "--to", 0)
+    (left,) = cli.json("stream", "trim", "s7", "--keep-count", 1)["partitions"]
+    assert (left["left"]["record_count"], left["kept_for_group"]) == (2, "some")
+
+
+def test_a_group_gets_a_stream_for_its_dead_letters_at_the_first_try(cli: Cli) -> None:
+    cli("stream", "create", "s8")
+    group = ("s8", "g")
+    refused = cli("stream", "group", "create", *group, "--max-deliveries", 1, "--dead-letters",
+                  "s8-dead", code=1).err  # fmt: skip
+    assert "the streams s8 and s8-dead" in refused
+    cli("stream", "group", "create", *group, "--from", 0, "--dead-letters", "--max-deliveries", 1)
+    config = cli.json("stream", "group", "show", *group)["config"]
+    assert (config["max_deliveries"], config["dead_letter_stream"]) == (1, "s8.dead{s8}")
+    cli("stream", "append", "s8", "bad")
+    member = cli("stream", "group", "join", *group).out.strip()
+    own = (*group, "--member", member)
+    places = cli("stream", "group", "fetch", *own, "--places", "--wait", "10s").out.split()
+    cli("stream", "group", "nack", *own, *places)
+    tailed = cli.lines("stream", "tail", "s8.dead{s8}", "--from", 0, "--limit", 1)
+    assert [each["value"] for each in tailed] == ["bad"]

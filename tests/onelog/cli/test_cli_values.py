@@ -59,7 +59,7 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         values.size_bytes(text)
 
 
-@given(st.integers(0, 253_402_300_799 * 10**9))
+@given(st.integers(0, 2**64 - 1))
 def test_a_time_that_is_shown_can_be_typed(moment_ns: int) -> None:
     assert values.time_ns(values.shown_time(moment_ns)) == moment_ns
 

@@ -14,7 +14,7 @@ import grpc.aio  # type: ignore[import-untyped]
 
 from onelog.client.options import ClientOptions
 from onelog.errors import OnelogError
-from onelog.node.public_errors import put_error, status_of
+from onelog.node.public_errors import fill_error, status_of
 from onelog.v1 import admin_pb2, pipeline_pb2
 
 WAIT_S = 20.0
@@ -197,7 +197,7 @@ def refusing(error: OnelogError, times: int, *, effect: bool = False) -> Script:
             return done
         refused = pipeline_pb2.ExecuteResponse(request_id=request.request_id)
         for _ in request.operations:
-            put_error(refused.results.add().error, error)
+            fill_error(refused.results.add().error, error)
         return refused
 
     return script

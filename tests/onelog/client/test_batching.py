@@ -242,7 +242,7 @@ def test_a_wrong_argument_hurts_nobody_else() -> None:
             await asyncio.gather(good, last)
             with pytest.raises(InvalidArgument):
                 await bad
-            with pytest.raises(TypeError):
+            with pytest.raises(InvalidArgument, match="value is 7"):
                 await worse
             assert set(world.effects) == {b"a{t}", b"d{t}"}
             with pytest.raises(TooLarge):

@@ -738,7 +738,7 @@ def test_a_server_that_speaks_something_else_is_not_connected() -> None:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         async with server, connected(f"127.0.0.1:{port}") as channel:
-            with pytest.raises(Unavailable, match="NOT_CONNECTED"):
+            with pytest.raises(Unavailable, match="NOT_ONELOG"):
                 await channel.ready(20.0)
 
     run(test())
@@ -751,7 +751,7 @@ def test_a_server_that_says_nothing_is_not_waited_for_longer_than_asked() -> Non
             listening.listen()
             endpoint = f"127.0.0.1:{listening.getsockname()[1]}"
             async with connected(endpoint) as channel:
-                with pytest.raises(Unavailable, match=r"not in 0\.05 s"):
+                with pytest.raises(Unavailable, match=r"no answer in 0\.05 s"):
                     await channel.ready(0.05)
                 error = await failure_of(channel.unary(UNARY, b"", 0.05))
                 assert (error.code, error.is_unprocessed) == (4, True)
@@ -934,7 +934,9 @@ def test_certificates_are_shown_and_asked_for_on_both_sides(
             ]
             for tls, name in refused:
                 async with connected(endpoint, tls=tls, server_name=name) as channel:
-                    with pytest.raises(Unavailable, match="NOT_CONNECTED"):
+                    # A server may close the connection without saying that it wants a certificate.
+                    reasons = "CERTIFICATE_REFUSED|CONNECTION_CLOSED"
+                    with pytest.raises(Unavailable, match=reasons):
                         await channel.ready(20.0)
 
     run(test(), loop)

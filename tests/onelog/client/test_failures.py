@@ -47,7 +47,10 @@ def client_of(world: World, **changes: object) -> AsyncClient:
         (OutcomeUnknown("it was proposed"), "undone"),
         (DeadlineExceeded("too late", reason="EXPIRED"), "undone"),
         (ResourceExhausted("full", retry_after_s=0.001), "undone"),
-        (ResourceExhausted("of answers", reason="SESSION_RESULTS_FULL"), "undone"),
+        (
+            ResourceExhausted("of answers", reason="SESSION_RESULTS_FULL", retry_after_s=0.01),
+            "undone",
+        ),
     ],
 )
 def test_a_write_is_tried_again_in_its_session_and_takes_effect_once(
@@ -63,6 +66,42 @@ def test_a_write_is_tried_again_in_its_session_and_takes_effect_once(
             assert len(world.effects) == 10
             assert len(server.messages) == 4
             assert len({each.session.sequence for each in server.messages}) == 1
+
+    run(test())
+
+
+@pytest.mark.parametrize("was_lost", [False, True])
+def test_a_refusal_that_a_session_keeps_is_tried_again_as_a_new_write(*, was_lost: bool) -> None:
+    """The same request would be answered the same, for as long as the session lives."""
+
+    async def test() -> None:
+        async with scripted() as world, client_of(world) as client:
+            server = world.servers[0]
+            full = ResourceExhausted(
+                "of points", reason="SERIES_BUFFER_FULL", metadata={"detail": "9"}, retry_after_s=0
+            )
+            refuse_one = refusing(full, 1)
+            kept: dict[int, Reply] = {}
+
+            async def script(server: Scripted, request: pipeline_pb2.ExecuteRequest) -> Reply:
+                sequence = request.session.sequence
+                if was_lost and not kept:
+                    kept[sequence] = await refuse_one(server, request)
+                    return OutcomeUnknown("the answer is lost")
+                if sequence not in kept:
+                    kept[sequence] = await refuse_one(server, request)
+                answer = kept[sequence]
+                assert isinstance(answer, pipeline_pb2.ExecuteResponse)
+                answer.request_id = request.request_id
+                return answer
+
+            server.script = script
+            await asyncio.gather(*(client.kv.put(f"{n}{{t}}", b"") for n in range(10)))
+            assert set(world.effects.values()) == {1}
+            assert len(world.effects) == 10
+            sequences = [each.session.sequence for each in server.messages]
+            assert len(sequences) == 2 + was_lost
+            assert sequences[-1] > sequences[-2]
 
     run(test())
 

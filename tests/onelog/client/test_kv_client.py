@@ -319,6 +319,28 @@ def test_namespaces_are_apart_and_durability_is_a_view(tmp_path: Path) -> None:
     with_client(tmp_path, test)
 
 
+def test_a_touch_returns_the_version_of_the_key_and_makes_none(tmp_path: Path) -> None:
+    """The version can be used as the expected one of the next write."""
+
+    async def test(client: AsyncClient) -> None:
+        kv = client.kv
+        version = await kv.put("a{t}", "1")
+        assert await kv.touch("a{t}", 60) == version
+        assert await kv.touch("a{t}", None, expected_version=version) == version
+        found = await kv.get("a{t}")
+        assert found is not None
+        assert (found.version, found.expires_ns) == (version, 0)
+        later = await kv.put("a{t}", "2", expected_version=version)
+        assert await kv.touch("a{t}", 60) == later > version
+        txn = kv.txn()
+        txn.then.touch("a{t}", 30)
+        assert (await txn.commit()).results == [None]
+        with pytest.raises(NotFound):
+            await kv.touch("none", 60)
+
+    with_client(tmp_path, test)
+
+
 def test_a_key_with_a_lifetime_goes_by_itself(tmp_path: Path) -> None:
     async def main() -> None:
         async with single(tmp_path) as node, AsyncClient(node.endpoint) as client:

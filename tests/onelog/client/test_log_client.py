@@ -15,6 +15,7 @@ from onelog.v1 import log_pb2
 from tests.node.services.nodes import Node, cluster, run, single, until
 from tests.node.snapshots.test_as_of import SMALL_LOG, put, snapshot, trim, write
 from tests.onelog.client.serving import serving
+from tests.ual.shards import drop_before
 
 # A stream of this rate has not ended before something happens to it.
 SLOW = 200_000
@@ -108,7 +109,7 @@ def test_frames_that_one_replica_lacks_come_from_another(tmp_path: Path) -> None
                 assert caught.value.metadata["first_index"] == str(log.first_index)
                 for node in nodes:
                     node_log = node.context.drivers[0].shard.log
-                    node_log.drop_before(10)
+                    drop_before(node_log, 10)
                 with pytest.raises(errors.OutOfRange) as caught:
                     await read(client, 1, last)
                 assert caught.value.reason == "COMPACTED"

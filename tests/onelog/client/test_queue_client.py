@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,8 @@ def test_a_message_is_sent_leased_and_settled(tmp_path: Path) -> None:
             await queue.create()
         sent = await queue.enqueue("work", priority=2, headers={"by": "ann"}, tenant="t")
         again = await queue.enqueue("once", dedup_id="d")
-        assert (await queue.enqueue("once", dedup_id="d")) == (again.message_id, True)
+        repeated = await queue.enqueue("once", dedup_id="d")
+        assert (repeated.message_id, repeated.deduplicated) == (again.message_id, True)
         first, second = await queue.lease(5, visibility_s=60)
         assert (first.message_id, first.body, first.headers) == (
             sent.message_id, b"work", {"by": b"ann"},
@@ -102,7 +105,7 @@ def test_many_messages_and_what_looks_after_a_queue(tmp_path: Path) -> None:
     with_queue(tmp_path, test, max_deliveries=1, dead_letter_queue="dead{q}")
 
 
-async def _lease(queue: AsyncQueue, count: int) -> list[Message]:
+async def _lease(queue: AsyncQueue, count: int) -> Sequence[Message]:
     found = await queue.lease(count)
     if len(found) < count:
         await queue.release_many(found)
@@ -211,3 +214,35 @@ def test_queues_without_an_event_loop(tmp_path: Path) -> None:
             assert done.wait(20)
         assert queue.info().acked == 4
         assert [info.queue for info in client.queues()] == ["jobs"]
+
+
+def test_a_stream_that_breaks_after_a_long_rest_is_opened_again(tmp_path: Path) -> None:
+    """Its timeout counts from when it broke, not from its last message."""
+
+    async def test() -> None:
+        async with (
+            single(tmp_path, shards=1) as node,
+            AsyncClient([node.endpoint], timeout_s=1.0) as client,
+        ):
+            queue = client.queue("jobs")
+            await queue.create()
+            received: list[bytes] = []
+
+            async def consume() -> None:
+                async for message in queue.consume():
+                    received.append(message.body)
+                    await queue.ack(message)
+
+            consuming = asyncio.create_task(consume())
+            await queue.enqueue(b"1")
+            await until(lambda: received == [b"1"])
+            rested_s = time.monotonic() + 1.5
+            await until(lambda: time.monotonic() > rested_s)
+            for connection in tuple(node.server._gate.connections):
+                connection.abort()
+            await queue.enqueue(b"2")
+            await until(lambda: received == [b"1", b"2"] or consuming.done())
+            assert not consuming.done(), consuming.exception()
+            consuming.cancel()
+
+    run(test())

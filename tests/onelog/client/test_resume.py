@@ -43,11 +43,12 @@ def test_every_event_comes_once_however_often_it_breaks_off(
         cuts = data.draw(st.lists(st.integers(0, 5), max_size=8))
         budget = data.draw(st.integers(0, 12)) if not is_last else 0
         for events, cursor in answers_from(log, request, cuts):
-            for event in events:
-                if budget and point.is_new(event[0]):
-                    taken.append(event)
-                    budget -= 1
-                    token = point.token()
+            page = [event for event in events if not point.is_repeated(event[0])]
+            for event in page[:budget]:
+                point.take(event[0])
+                taken.append(event)
+                budget -= 1
+                token = point.token()
             if not budget:
                 break
             point.arrive(cursor)  # type: ignore[arg-type]

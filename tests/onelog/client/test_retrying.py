@@ -35,7 +35,6 @@ from onelog.errors import (
         (DeadlineExceeded(reason="EXPIRED"), Verdict.AGAIN),
         (SessionExpired(), Verdict.REOPEN),
         (ResourceExhausted(retry_after_s=1), Verdict.AGAIN),
-        (ResourceExhausted(reason="SESSION_RESULTS_FULL"), Verdict.AGAIN),
         (ResourceExhausted(), Verdict.FINAL),
         (InvalidArgument(), Verdict.FINAL),
         (AlreadyExists(), Verdict.FINAL),

@@ -1,4 +1,4 @@
-"""Connections with TLS, and tokens that say who calls."""
+"""Connections with TLS: which servers a client trusts."""
 
 import shutil
 from pathlib import Path
@@ -9,7 +9,7 @@ import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
 from onelog import AsyncClient, Tls
-from onelog.errors import InvalidArgument, Unauthenticated, Unavailable
+from onelog.errors import InvalidArgument, Unavailable
 from onelog.v1 import admin_pb2
 from tests.cluster.transport.test_transport_tls import certificate
 from tests.onelog.client.scripted import run
@@ -18,11 +18,9 @@ pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes c
 
 
 async def serve(certificates: tuple[bytes, bytes]) -> tuple[Any, int]:
-    """Start a server that wants TLS and a token."""
+    """Start a server that wants TLS."""
 
-    async def topology(_request: Any, context: Any) -> admin_pb2.GetTopologyResponse:
-        if dict(context.invocation_metadata()).get("authorization") != "Bearer secret":
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "who are you?")
+    async def topology(_request: Any, _context: Any) -> admin_pb2.GetTopologyResponse:
         return admin_pb2.GetTopologyResponse(cluster_id="c", shard_count=1, partition_count=1)
 
     handler = grpc.unary_unary_rpc_method_handler(
@@ -40,20 +38,18 @@ async def serve(certificates: tuple[bytes, bytes]) -> tuple[Any, int]:
     return server, port
 
 
-def test_a_client_trusts_what_it_was_told_to_and_shows_its_token(tmp_path: Path) -> None:
+def test_a_client_trusts_what_it_was_told_to(tmp_path: Path) -> None:
     async def test() -> None:
         key, chain = certificate(tmp_path, "server")
         _, foreign = certificate(tmp_path, "foreign")
         server, port = await serve((key, chain))
         endpoint = f"127.0.0.1:{port}"
         trusted = Tls(ca=chain, server_name="localhost")
-        async with AsyncClient(endpoint, tls=trusted, token="secret") as client:
+        async with AsyncClient(endpoint, tls=trusted) as client:
             assert client._connection.topology.shard_count == 1
-        with pytest.raises(Unauthenticated):
-            await AsyncClient(endpoint, tls=trusted, timeout_s=5).connect()
         for tls in (Tls(ca=foreign, server_name="localhost"), None):
             with pytest.raises(Unavailable):
-                await AsyncClient(endpoint, tls=tls, token="secret", timeout_s=0.5).connect()
+                await AsyncClient(endpoint, tls=tls, timeout_s=0.5).connect()
         await server.stop(None)
 
     run(test())

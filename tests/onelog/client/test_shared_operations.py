@@ -1,13 +1,14 @@
-"""Acks, enqueues and appends called together are one operation, with answers of their own."""
+"""Calls made together are one operation, with answers of their own: acks, enqueues, points, …"""
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from onelog import AsyncClient, NewMessage, NewRecord, costs, traced
+from onelog import AsyncClient, MeasurementConfig, NewMessage, NewRecord, costs, traced
 from onelog.client.batch import Batch
 from onelog.client.pipeline_stream import Pipe
 from onelog.client.values import Appended, Message
@@ -48,8 +49,8 @@ def test_acks_share_an_operation_and_each_has_its_own_answer(
         kinds = sent_operations(client, monkeypatch)
         results = await asyncio.gather(
             jobs.ack(first),
-            jobs.ack(second._replace(token=second.token + 1)),
-            jobs.ack(third._replace(message_id=10**9)),
+            jobs.ack(replace(second, token=second.token + 1)),
+            jobs.ack(replace(third, message_id=10**9)),
             other.ack(elsewhere),
             jobs.ack(third),
             jobs.enqueue(b"5"),
@@ -63,7 +64,7 @@ def test_acks_share_an_operation_and_each_has_its_own_answer(
         info = await jobs.info()
         assert (info.leased, info.ready) == (1, 1)
         with pytest.raises(LeaseLost):
-            await jobs.ack(fourth._replace(message_id=second.message_id, token=9))
+            await jobs.ack(replace(fourth, message_id=second.message_id, token=9))
 
     with_client(tmp_path, test)
 
@@ -76,7 +77,7 @@ def test_an_ack_that_cannot_be_sent_does_not_concern_the_others(tmp_path: Path) 
         first, second, third = await jobs.lease(3)
         results = await asyncio.gather(
             jobs.ack(first),
-            jobs.ack(second._replace(token=-1)),
+            jobs.ack(replace(second, token=-1)),
             jobs.ack(third),
             return_exceptions=True,
         )
@@ -292,5 +293,52 @@ def test_what_a_caller_changes_afterwards_is_not_sent(tmp_path: Path) -> None:
         document["n"] = 1
         await setting
         assert await client.kv.json("d").get(()) == {"n": 0}
+
+    with_client(tmp_path, test)
+
+
+def test_points_share_an_operation_and_a_bad_one_concerns_no_other_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are written all or none, so those that were refused with it are resent by themselves."""
+
+    async def test(client: AsyncClient) -> None:
+        await client.ts.create("cpu", MeasurementConfig(series_max=3))
+        kinds = sent_operations(client, monkeypatch)
+
+        async def write(host: str, *times_ns: int) -> int:
+            values = [float(each) for each in times_ns]
+            return await client.ts.write("cpu", times_ns, {"busy": values}, tags={"host": host})
+
+        counts = await asyncio.gather(write("a", 1), write("b", 1, 2), write("a", 3, 4, 5))
+        assert list(counts) == [1, 2, 3]
+        assert kinds == ["write_points"]
+        kinds.clear()
+        results = await asyncio.gather(
+            write("a", 6), write("c", 6), write("d", 6), write("b", 6, 7), return_exceptions=True
+        )
+        assert [results[at] for at in (0, 1, 3)] == [1, 1, 2]
+        assert getattr(results[2], "reason", "") == "SERIES_FULL"
+        assert kinds == ["write_points"] * 5, "once together, then each by itself"
+        found = await client.ts.query("cpu", "busy", 0, 100)
+        points = {each.tags["host"]: each.times_ns.tolist() for each in found}
+        assert points == {"a": [1, 3, 4, 5, 6], "b": [1, 2, 6, 7], "c": [6]}
+
+    with_client(tmp_path, test)
+
+
+def test_points_of_two_measurements_keep_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(client: AsyncClient) -> None:
+        kinds = sent_operations(client, monkeypatch)
+        names = ["cpu{t}", "cpu{t}", "ram{t}", "cpu{t}"]
+        counts = await asyncio.gather(
+            *(client.ts.write(name, 1, {"v": float(at)}) for at, name in enumerate(names))
+        )
+        assert counts == [1] * 4
+        assert kinds == ["write_points"] * 4
+        (found,) = await client.ts.query("cpu{t}", "v", 0, 10)
+        assert found.fields["v"].tolist() == [3.0], "the last write counts"
 
     with_client(tmp_path, test)

@@ -198,6 +198,47 @@ def test_writes_through_a_leader_change_are_there_once(tmp_path: Path) -> None:
     run(main())
 
 
+def test_one_series_is_filled_as_fast_as_a_loop_can(tmp_path: Path) -> None:
+    """Its blocks are made meanwhile; where they are not yet, the client waits and tries again."""
+
+    async def test(client: AsyncClient) -> None:
+        count, step = 600_000, 20_000
+        times = np.arange(count) * SECOND
+        for first in range(0, count, step):
+            part = slice(first, first + step)
+            assert await client.ts.write("loop", times[part], {"v": times[part]}) == step
+        assert await client.ts.write("call", times, {"v": times, "w": times / 2}) == 2 * count
+        many = [SeriesData({"h": str(n)}, times[:4_000], {"v": times[:4_000]}) for n in range(50)]
+        assert await client.ts.write_many("many", many) == 200_000
+        for measurement, field, expected in (
+            ("loop", "v", count), ("call", "v", count), ("call", "w", count), ("many", "v", 200_000)
+        ):  # fmt: skip
+            (found,) = await client.ts.query(measurement, field, 0, 2**62, aggregate="count")
+            assert found.values.tolist() == [expected]
+
+    with_client(tmp_path, test)
+
+
+def test_a_write_in_parts_says_how_far_it_came(tmp_path: Path) -> None:
+    async def test(client: AsyncClient) -> None:
+        await client.ts.create("m", MeasurementConfig("reject"))
+        times = np.arange(250_000) * SECOND
+        times[210_000] = 0  # not newer than those before it
+        with pytest.raises(FailedPrecondition) as failure:
+            await client.ts.write("m", times, {"v": times})
+        assert failure.value.reason == "POINT_NOT_NEWER"
+        assert failure.value.metadata["written_count"] == "200000"
+        (found,) = await client.ts.query("m", "v", 0, 2**62, aggregate="count")
+        assert found.values.tolist() == [200_000]
+        wrong = np.append(times[:150_000].astype(float), np.nan)
+        with pytest.raises(InvalidArgument, match="position 150000"):
+            await client.ts.write("never", np.arange(150_001), {"v": wrong})
+        with pytest.raises(NotFound):
+            await client.ts.info("never")
+
+    with_client(tmp_path, test)
+
+
 def test_the_client_without_a_loop_does_the_same(tmp_path: Path) -> None:
     with serving(tmp_path) as endpoint, Client(endpoint, timeout_s=30) as client:
         times = np.arange(100) * SECOND

@@ -5,6 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from prometheus_client import generate_latest
+
 from onelog import AsyncClient, Client, traced
 from onelog.client.batch import GET, Batch, Call
 from onelog.client.lanes import ReadLane
@@ -81,7 +83,7 @@ def test_what_a_client_does_by_itself_is_in_nobody_s_trace(tmp_path: Path) -> No
         ):
             with traced(PARENT):
                 await client.kv.put("a", "1")
-            await until(lambda: kept in node.server.metrics.text())
+            await until(lambda: kept in generate_latest(node.server.metrics.registry))
 
     run(test())
     names = {span.name.partition("/")[2] for span in servers(spans_of(path))}

@@ -14,7 +14,7 @@ from onelog.client.options import ClientOptions
 from onelog.client.transactions import AsyncBatch
 from onelog.client.values import Message
 from onelog.errors import NotLeader, OnelogError, OutcomeUnknown
-from onelog.node.public_errors import put_error
+from onelog.node.public_errors import fill_error
 from onelog.v1 import pipeline_pb2
 from tests.onelog.client.scripted import (
     QUICK,
@@ -339,7 +339,7 @@ def test_what_is_left_of_a_message_that_needed_an_order_needs_it_still() -> None
                 answer = await carry_out(server, request)
                 assert isinstance(answer, pipeline_pb2.ExecuteResponse)
                 error = NotLeader("elsewhere", reason="NOT_LEADER")
-                put_error(answer.results[1].error, error)
+                fill_error(answer.results[1].error, error)
                 return answer
 
             gate.server.script = script

@@ -35,11 +35,11 @@ class Held:
 
 
 def poll(monkeypatch: pytest.MonkeyPatch) -> Held:
-    return Held(monkeypatch, onelog.node.services.queue, "answer_of")
+    return Held(monkeypatch, onelog.node.services.queue, "answer_written")
 
 
 def in_pipeline(monkeypatch: pytest.MonkeyPatch) -> Held:
-    return Held(monkeypatch, onelog.node.services.executor, "put_content")
+    return Held(monkeypatch, onelog.node.services.executor, "fill_content")
 
 
 def with_messages(directory: Path, test: Any, **options: Any) -> None:

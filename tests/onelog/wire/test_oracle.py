@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from onelog.wire.grpc import ClientConnection
-from onelog.wire.headers import BadHeaders, HeaderDecoder
+from onelog.wire.headers import TABLE_UPDATES_MAX, BadHeaders, HeaderDecoder
 from tests.onelog.wire import frames
 from tests.onelog.wire.oracle import Oracle, Ours
 
@@ -358,7 +358,12 @@ def test_random_blocks_decode_as_no_cache_decodes_them(blocks: list[bytes]) -> N
             with pytest.raises(BadHeaders):
                 cached.decode(raw)
             return
-        assert cached.decode(raw) == expected
+        try:
+            found = cached.decode(raw)
+        except BadHeaders:  # it changes the size of the table more often than is allowed
+            assert sum(byte & 0xE0 == 0x20 for byte in raw) > TABLE_UPDATES_MAX
+            return
+        assert found == expected
 
 
 # Frames that break rules

@@ -3,7 +3,7 @@
 import pytest
 
 from onelog.projections.kv.commands import Delete, LeaseGrant, Put
-from onelog.projections.kv.reads import Count, History, KeyValue, Page, PastVersion, Range
+from onelog.projections.kv.reads import History, KeyValue, Page, PastVersion, Range
 from onelog.projections.limits import SCAN_KEYS_MAX
 from onelog.projections.namespaces import Limits
 from onelog.projections.reasons import Reason
@@ -81,14 +81,6 @@ def test_several_keys_come_in_the_order_asked(world: World) -> None:
     assert kv.mget("nowhere", []) == Refused(Reason.NAMESPACE_UNKNOWN)
 
 
-def test_existence_is_asked_without_a_value(world: World) -> None:
-    kv = world.state.kv
-    assert kv.exists(NAMESPACE, b"a") is True
-    assert kv.exists(NAMESPACE, b"b2") is False
-    assert kv.exists(NAMESPACE, b"b2", as_of=4) is True
-    assert kv.exists("nowhere", b"a") == Refused(Reason.NAMESPACE_UNKNOWN)
-
-
 def test_scans_go_both_ways_over_prefixes_and_ranges(world: World) -> None:
     scan = world.state.kv.scan
     assert keys_of(scan(NAMESPACE, Range(), limit=9)) == [b"a", b"b1", b"b3", b"c"]
@@ -164,12 +156,3 @@ def test_a_page_looks_at_a_bounded_number_of_keys(
     assert keys_of(page) == [b"a", b"b1"]
     assert isinstance(page, Page)
     assert page.next_key == b"b3"
-    assert world.state.kv.count(NAMESPACE, Range(b"a")) == Count(2, b"b3")
-    assert world.state.kv.count(NAMESPACE, Range(b"a"), token=b"b3") == Count(2, None)
-
-
-def test_counting_all_keys_looks_at_none(world: World) -> None:
-    assert world.state.kv.count(NAMESPACE, Range()) == Count(4, None)
-    assert world.state.kv.stores[NAMESPACE].order.pending is None
-    assert world.state.kv.count(NAMESPACE, Range(b"b"), as_of=5) == Count(4, None)
-    assert world.state.kv.count("nowhere", Range()) == Refused(Reason.NAMESPACE_UNKNOWN)

@@ -51,16 +51,17 @@ def random_commands(rng: Random, state: Queue) -> list[Draft]:
 
 def answers(state: Queue) -> list[object]:
     """Ask everything that can be asked."""
-    found: list[object] = [state.counts(), state.first_pinned(), state.next_deadline()]
+    found: list[object] = [state.counts(), state.next_deadline()]
     for namespace in sorted(state._names):
         listed = state.list_queues(namespace)
         found.append(listed)
         assert isinstance(listed, list)
         for _, queue_id in listed:
+            queue = state.queue_by_id(queue_id)
             found += (
                 state.describe_queue(namespace, queue_id),
                 state.peek(namespace, queue_id, limit=1_000),
-                state.can_lease(namespace, queue_id),
+                None if queue is None else queue.next_ready(),
             )
     found += (state.pinned(0, 2**63), state.due(2**63, 1_000), state.chores(2**63, 100))
     return found
@@ -82,7 +83,11 @@ def draw_command(rng: Random, state: Queue) -> Command:
         return draw_enqueue(rng, queue)
     if chance < 0.54:
         visibility_ns = rng.choice([0, 1, SECOND, 3 * SECOND])
-        return Lease(queue, rng.choice([1, 1, 1, 2, 5, 40]), visibility_ns)
+        consumer = b"push" if visibility_ns == SECOND else b""
+        # By a generator of its own, so that histories stay what they were for a seed.
+        own = Random(queue * 1_000 + len(rows))
+        passed = draw_ranges(own, rows) if own.random() < 0.1 else ()
+        return Lease(queue, rng.choice([1, 1, 1, 2, 5, 40]), visibility_ns, consumer, passed)
     if chance < 0.80:
         return _draw_settle(rng, queue, rows)
     if chance < 0.85:
@@ -90,6 +95,14 @@ def draw_command(rng: Random, state: Queue) -> Command:
     if chance < 0.96:
         return _draw_chore(rng, state, queue, known)
     return _draw_queue_change(rng, queue, name, known)
+
+
+def draw_ranges(rng: Random, rows: list[Row]) -> tuple[tuple[int, int], ...]:
+    """Return ranges of entries that hold some of the bodies."""
+    ends = sorted({row.body_index for row in rng.sample(rows, min(len(rows), 4))})
+    if len(ends) > 1 and rng.random() < 0.3:
+        return ((ends[0], ends[1]), *((each, each) for each in ends[2:]))
+    return tuple((each, each) for each in ends)
 
 
 def draw_config(rng: Random, known: dict[str, int], name: str) -> QueueConfig:
@@ -187,10 +200,10 @@ def _draw_chore(rng: Random, state: Queue, queue: int, known: dict[str, int]) ->
             return ScheduleDelete(queue, rng.choice(schedules))
         case 2:
             return ScheduleFire(queue, rng.choice([*schedules, UNKNOWN]), rng.randrange(9))
+        case 3 | 4 | 8 | 9 if redrives and rng.random() < 0.8:
+            return RedriveCancel(queue, rng.choice(redrives))
         case 3:
             return RedriveStep(queue, rng.choice([*redrives, UNKNOWN]), rng.randrange(9))
-        case 4 | 9 if redrives:
-            return RedriveCancel(queue, rng.choice(redrives))
         case 5:
             return Purge(
                 queue,

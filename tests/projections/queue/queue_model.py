@@ -100,14 +100,15 @@ class ModelQueue:
         came = sum(self.totals[name] for name in ("enqueued", "redriven", "arrived"))
         return came == len(self.messages) + sum(self.totals[name] for name in gone)
 
-    def next_message(self) -> Message | None:
+    def next_message(self, passed: tuple[tuple[int, int], ...]) -> Message | None:
         eligible = []
         for message in self.in_state("ready"):
             mates = [m for m in self.messages.values() if m.group == message.group]
             blocked = message.group and (
                 min(m.id for m in mates) != message.id or any(m.state == "leased" for m in mates)
             )
-            if not blocked:
+            body = message.body or message.id
+            if not blocked and not any(first <= body <= last for first, last in passed):
                 eligible.append(message)
         if not eligible:
             return None
@@ -228,7 +229,7 @@ class Model:
         deadline = now + (command.visibility_ns or queue.config.visibility_ns)
         got = []
         for _ in range(command.count):
-            message = queue.next_message()
+            message = queue.next_message(command.passed)
             if message is None:
                 break
             queue.last_tenant = message.tenant

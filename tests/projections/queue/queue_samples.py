@@ -51,6 +51,8 @@ COMMANDS: dict[str, Command] = {
     ),
     "queue_enqueue_at": Enqueue(7, b"", at_ns=1_700_000_000 * SECOND),
     "queue_lease": Lease(7, 10, 30 * SECOND),
+    "queue_lease_consumer": Lease(7, 10, 30 * SECOND, b"worker-1"),
+    "queue_lease_passing": Lease(7, 10, passed=((12, 12), (40, 64))),
     "queue_ack": Ack(7, ((12, 15), (13, 15))),
     "queue_nack": Nack(7, ((12, 15),), 3 * SECOND, b"timeout", strict=True),
     "queue_nack_backoff": Nack(7, ((12, 15),)),

@@ -8,9 +8,9 @@ from onelog.projections.queue.message import (
     QueueConfig,
     decode_leased,
 )
-from onelog.projections.queue.reads import Peeked, QueueStats
+from onelog.projections.queue.reads import Peeked, QueueInfo, QueueStats
 from onelog.projections.queue.table import Row
-from onelog.projections.result import Applied, Refused, Result
+from onelog.projections.result import Applied, Result
 from tests.projections.world import NAMESPACE, World
 
 
@@ -68,11 +68,13 @@ class QueueWorld(World):
         return list(peeked.messages)
 
     def row(self, queue: int, message_id: int) -> Row:
-        row = self.state.queue.get_message(NAMESPACE, queue, message_id)
-        assert not isinstance(row, Refused), row
+        peeked = self.state.queue.peek(NAMESPACE, queue, limit=1, from_id=message_id)
+        assert isinstance(peeked, Peeked)
+        (row,) = peeked.messages
+        assert row.id == message_id
         return row
 
     def stats(self, queue: int) -> QueueStats:
-        stats = self.state.queue.queue_stats(NAMESPACE, queue)
-        assert isinstance(stats, QueueStats)
-        return stats
+        info = self.state.queue.describe_queue(NAMESPACE, queue)
+        assert isinstance(info, QueueInfo)
+        return info.stats

@@ -116,7 +116,6 @@ def test_a_queue_is_a_sorted_dict_of_rows(seed: int, first: int, changes: list[R
     assert list(table.rows()) == [model[key] for key in sorted(model)]
     assert len(table) == len(model)
     assert [row.id for row in table.rows(700)] == sorted(key for key in model if key >= 700)
-    assert table.first_id() == min(model, default=None)
     assert all(table.get(key) == model.get(key) for key in range(1, 1_500, 7))
 
 

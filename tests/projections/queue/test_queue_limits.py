@@ -33,6 +33,7 @@ from onelog.projections.queue.limits import (
     HEADER_VALUE_SIZE_MAX,
     HEADERS_MAX,
     ITEMS_MAX,
+    MESSAGE_KEY_SIZE_MAX,
     MESSAGE_SIZE_MAX,
     VISIBILITY_NS_MAX,
 )
@@ -83,6 +84,7 @@ Q = 1
         ),
         (Enqueue(Q, b"", delay_ns=1, at_ns=1), Reason.PAYLOAD_FIELD_INVALID, 3),
         (Lease(Q, 0), Reason.LIMIT_INVALID, 0),
+        (Lease(Q, 1, 0, b"c" * (MESSAGE_KEY_SIZE_MAX + 1)), Reason.MESSAGE_KEY_INVALID, 129),
         (Lease(Q, ITEMS_MAX + 1), Reason.LIMIT_INVALID, ITEMS_MAX + 1),
         (Lease(Q, 1, VISIBILITY_NS_MAX + 1), Reason.VISIBILITY_INVALID, VISIBILITY_NS_MAX + 1),
         (Ack(Q, ()), Reason.LIMIT_INVALID, 0),

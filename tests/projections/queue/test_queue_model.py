@@ -34,7 +34,8 @@ from onelog.projections.queue.message import (
     decode_leased,
     decode_verdicts,
 )
-from onelog.projections.queue.reads import Peeked, QueueStats
+from onelog.projections.queue.reads import Peeked, QueueInfo
+from onelog.projections.queue.store import QueueState
 from onelog.projections.queue.table import Row
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied, Refused, Result
@@ -206,20 +207,28 @@ class QueueMachine(RuleBasedStateMachine):
             assert isinstance(page, Peeked)
             messages = {row.id: as_message(row) for row in page.messages}
             assert messages == queue.messages
-            stats = state.queue_stats(NAMESPACE, queue.id)
-            assert isinstance(stats, QueueStats)
+            described = state.describe_queue(NAMESPACE, queue.id)
+            assert isinstance(described, QueueInfo)
+            stats = described.stats
             depths = [stats.ready, stats.delayed, stats.leased]
             assert depths == [len(queue.in_state(name)) for name in STATES]
             waiting = [message.since for message in queue.in_state("ready")]
             assert stats.oldest_ready_ns == min(waiting, default=None)
             assert {k: v for k, v in stats.totals.items() if v} == +queue.totals
             assert stats.dedup_ids == len(queue.dedup)
-            can_lease = not queue.paused and queue.next_message() is not None
-            assert state.can_lease(NAMESPACE, queue.id) == can_lease
+            found = state.get_queue(NAMESPACE, described.name)
+            assert isinstance(found, QueueState)
+            assert (found.next_ready() is None) == (queue.next_message(()) is None)
+            bodies = sorted({each.body or each.id for each in queue.messages.values()})
+            passed = tuple((body, body) for body in bodies[::2])
+            assert (found.next_ready(passed) is None) == (queue.next_message(passed) is None)
+            within = [
+                each for each in queue.in_state("ready") if (each.body or each.id) in bodies[::2]
+            ]
+            assert found.count_within(passed) == len(within)
             pinned |= {message.body or message.id for message in queue.messages.values()}
             pinned |= set(queue.timers)
         assert state.pinned(0, 2**63) == sorted(pinned)
-        assert state.first_pinned() == min(pinned, default=None)
         assert state.pinned(20, 60) == sorted(index for index in pinned if 20 <= index <= 60)
 
 

@@ -33,16 +33,23 @@ from onelog.projections.queue.message import (
     LeasedMessage,
     Message,
     ScheduleCreate,
+    dead_headers,
     decode_cursor,
     decode_leased,
     decode_message,
     decode_verdicts,
-    encode_leased,
 )
-from onelog.projections.queue.table import LEASED, Dead, Row
+from onelog.projections.queue.table import (
+    DELIVERIES_SHIFT,
+    HAS_DEAD,
+    LEASED,
+    Dead,
+    Row,
+    encode_dead,
+)
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied
-from onelog.ual.entry import Draft, decode_group, encode_group
+from onelog.ual.entry import Draft, decode_entries, encode_group
 from tests.formats.golden import golden_path, load_golden, parse_hex
 from tests.projections.queue import queue_samples
 
@@ -94,7 +101,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
 
 
 def entry_of(draft: Draft) -> object:
-    return decode_group(encode_group([draft], term=1, first_index=5, timestamp_ns=1))[0]
+    return decode_entries(encode_group([draft], term=1, first_index=5, timestamp_ns=1).data)[0]
 
 
 @given(command=commands)
@@ -180,6 +187,19 @@ def test_an_unreadable_entry_is_described_too() -> None:
     assert "PAYLOAD_TRUNCATED" in line
 
 
+def encode_leased(token: int, deadline_ns: int, rows: list[Row]) -> bytes:
+    """Encode the result of a lease, as docs/queue.md says it."""
+    parts = [LEASE_HEAD.pack(token, deadline_ns, len(rows))]
+    for row in rows:
+        flags = HAS_DEAD if row.dead is not None else 0
+        parts.append(
+            LEASE_ROW.pack(row.id, row.body_index, row.deliveries << DELIVERIES_SHIFT | flags)
+        )
+        if row.dead is not None:
+            parts.append(encode_dead(row.dead))
+    return b"".join(parts)
+
+
 def test_what_a_lease_got_comes_back() -> None:
     dead = Dead(3, 5, 77, b"timeout")
     rows = [
@@ -190,8 +210,7 @@ def test_what_a_lease_got_comes_back() -> None:
     messages = LeasedMessage(8, 8, 3), LeasedMessage(7, 4, 1, dead)
 
     assert decode_leased(result) == Leased(9, 50, messages)
-    assert messages[0].dead_headers() == {}
-    assert messages[1].dead_headers() == {
+    assert dead_headers(7, dead) == {
         "dlq.original_msg_id": "7",
         "dlq.retry_count": "5",
         "dlq.failure_reason": "timeout",

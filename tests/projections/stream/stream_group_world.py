@@ -10,7 +10,8 @@ from onelog.projections.stream.commands import (
     GroupJoin,
 )
 from onelog.projections.stream.operations import Claimed, decode_claimed
-from onelog.projections.stream.reads import GroupDescription, Page, Record
+from onelog.projections.stream.reads import GroupDescription, Record
+from tests.projections.stream.stream_pages import read_undelivered
 from tests.projections.stream.stream_world import StreamWorld
 from tests.projections.world import NAMESPACE, SECOND
 
@@ -37,10 +38,7 @@ class GroupWorld(StreamWorld):
 
     def deliver(self, member: int, limit: int = 100, partition: int = 0) -> list[int]:
         """Do what a server does for a consumer that wants records."""
-        page = self.stream.next_offsets(
-            self.memory_log, NAMESPACE, "s", "g", partition, limit=limit
-        )
-        assert isinstance(page, Page)
+        page = read_undelivered(self.stream, self.memory_log, "s", "g", partition, limit)
         offsets = tuple(item.offset for item in page.items if isinstance(item, Record))
         group = self.described()
         command = Deliver(

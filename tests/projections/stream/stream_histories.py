@@ -23,43 +23,68 @@ from onelog.projections.stream.commands import (
     GroupJoin,
     GroupLeave,
     GroupSeek,
+    KeyHash,
     Nack,
     PartitionOffset,
     ProducerRef,
     Retention,
     Trim,
+    TrimCut,
+    TrimTo,
     encode_command,
 )
+from onelog.projections.stream.filters import EVERYTHING, RecordFilter
 from onelog.projections.stream.limits import PARTITION_ANY
+from onelog.projections.stream.operations import claimable_from
 from onelog.projections.stream.projection import Stream
-from onelog.projections.stream.reads import GroupDescription, PendingRecord, StreamDescription
+from onelog.projections.stream.reads import GroupDescription, StreamDescription
 from onelog.ual.entry import Draft
+from tests.projections.stream.stream_pages import PendingRecord, find_group, list_pending
 
 NAMESPACE = "default"
 SECOND = 1_000_000_000
 STREAMS = ("orders", "events", "dead")
 GROUPS = ("billing", "audit")
 IDLE_NS = (0, SECOND, U64_MAX)
+_FILTER = RecordFilter(frozenset((b"a",)), b"a", frozenset(("red",)), (("h", b"1"), ("i", None)))
 
 
 def random_commands(rng: Random, state: Stream) -> list[Draft]:
     """Return one to three drafts, drawn with a look at what exists."""
+    if rng.random() < 0.05 and (trim := _draw_trim(rng, state)):
+        return [encode_command(trim, NAMESPACE)]
     count = rng.choice((1, 1, 2, 3))
     return [encode_command(draw_command(rng, state), NAMESPACE) for _ in range(count)]
+
+
+def _draw_trim(rng: Random, state: Stream) -> TrimTo | None:
+    """Draw a trim with counts that can be right; mostly below the first mark after a place."""
+    streams = [*state._streams.by_id.values()]
+    if not streams:
+        return None
+    stream = rng.choice(streams)
+    cuts = []
+    for partition in stream.partitions:
+        before = rng.randint(partition.first_offset, partition.end_offset)
+        marks = [*partition.marks, partition.end_offset, 0, partition.count, partition.size]
+        later = [at for at in range(0, len(marks), 4) if marks[at] >= before]
+        at = later[0] if later else 0
+        first, _, records, size = marks[at : at + 4]
+        cuts.append(TrimCut(partition.number, before, first, records + (rng.random() < 0.1), size))
+    return TrimTo(stream.id, rng.choice((Cause.REQUEST, Cause.COUNT)), tuple(cuts), True)
 
 
 def answers(state: Stream) -> list[object]:
     """Return every answer that the state gives, for a comparison of replicas."""
     found: list[object] = [
         sorted(state.kept_streams().items()),
-        state.first_pinned(),
         state.pinned(0, U64_MAX),
         state.next_deadline(),
         state.due(U64_MAX, 1_000),
         state.chores(U64_MAX // 2, 1_000),
         state.counts(),
     ]
-    for namespace in sorted(state.namespaces()):
+    for namespace in sorted(state._streams.names):
         names = state.list_streams(namespace)
         assert not isinstance(names, Refused)
         for name in names:
@@ -69,8 +94,8 @@ def answers(state: Stream) -> list[object]:
             for group in described.groups:
                 found += (
                     state.describe_group(namespace, name, group),
-                    state.list_pending(namespace, name, group),
-                    state.claimable_from(namespace, name, group, SECOND),
+                    list_pending(state, name, group, namespace),
+                    claimable_from(find_group(state, name, group, namespace), SECOND),
                 )
     return found
 
@@ -93,13 +118,13 @@ def draw_command(rng: Random, state: Stream) -> Command:
         return GroupCreate(name, rng.choice(GROUPS), start, _group_config(rng))
     group = state.describe_group(NAMESPACE, name, rng.choice(stream.groups))
     assert isinstance(group, GroupDescription)
-    pending = state.list_pending(NAMESPACE, name, group.name)
-    assert not isinstance(pending, Refused)
+    pending = list_pending(state, name, group.name)
     return _group_command(rng, stream, group, pending)
 
 
 def _create(rng: Random) -> Create:
-    return Create(rng.choice(STREAMS), rng.choice((1, 1, 3)), _retention(rng))
+    key_hash = rng.choice(tuple(KeyHash))
+    return Create(rng.choice(STREAMS), rng.choice((1, 1, 3)), _retention(rng), key_hash)
 
 
 def _retention(rng: Random) -> Retention:
@@ -158,9 +183,10 @@ def _change(rng: Random, stream: StreamDescription) -> Command:
 
 def _group_config(rng: Random) -> GroupConfig:
     shared = rng.random() < 0.7
+    wanted = rng.choice((EVERYTHING, EVERYTHING, _FILTER))
     if rng.random() < 0.4:
-        return GroupConfig(shared)
-    return GroupConfig(shared, rng.randint(1, 2), "dead")
+        return GroupConfig(shared, filter=wanted)
+    return GroupConfig(shared, rng.randint(1, 2), "dead", wanted)
 
 
 def _group_command(

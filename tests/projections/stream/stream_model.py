@@ -20,10 +20,13 @@ from onelog.projections.stream.commands import (
     DeadLetter,
     Delete,
     GroupCommand,
+    KeyHash,
     ProducerRef,
     Retain,
     Retention,
     Trim,
+    TrimCut,
+    TrimTo,
 )
 from onelog.projections.stream.limits import PARTITION_ANY
 from onelog.projections.stream.projection import Stream
@@ -38,6 +41,8 @@ NAMESPACE = "default"
 class ModelPartition:
     kept_from: int
     records: list[ModelRecord] = field(default_factory=list)
+    # Whether what is kept is counted exactly: trims below an offset were not, in former times.
+    is_counted: bool = True
 
     @property
     def end(self) -> int:
@@ -52,6 +57,7 @@ class ModelStream:
     stream_id: int
     retention: Retention
     partitions: list[ModelPartition]
+    key_hash: KeyHash = KeyHash.CRC32C
     producers: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
     groups: dict[str, ModelGroup] = field(default_factory=dict)
 
@@ -70,15 +76,17 @@ class StreamModel:
     def apply(self, command: Command, turn: Turn, state: Stream) -> Outcome:
         """Return what the command should answer; ``state`` has applied it already."""
         match command:
-            case Create(name, partition_count, retention):
-                return self.create(name, partition_count, retention, turn)
+            case Create():
+                return self.create(command, turn)
+            case TrimTo():
+                return self.trim_to(command)
             case Retain(stream_id, cuts):
                 named = [name for name, s in self.streams.items() if s.stream_id == stream_id]
                 assert named, "only the leader sends these, and it knows"
                 return self.retain(named[0], cuts, turn)
             case DeadLetter():
                 return self.dead_letter(command, turn)
-        assert not isinstance(command, Create | Retain | DeadLetter)
+        assert not isinstance(command, Create | TrimTo | Retain | DeadLetter)
         stream = self.streams.get(command.stream)
         if stream is None:
             return Refused(Reason.STREAM_UNKNOWN)
@@ -118,16 +126,20 @@ class StreamModel:
             cursors = [found.committed(number) for number in range(len(found.delivered))]
             self.cursor_keys[stream, group] = cursors
 
-    def create(self, name: str, count: int, retention: Retention, turn: Turn) -> Outcome:
+    def create(self, command: Create, turn: Turn) -> Outcome:
+        name = command.stream
         if name in self.streams:
             return Refused(Reason.STREAM_EXISTS, self.streams[name].stream_id)
-        partitions = [ModelPartition(turn.index + 1) for _ in range(count)]
-        self.streams[name] = ModelStream(turn.index, retention, partitions)
+        partitions = [ModelPartition(turn.index + 1) for _ in range(command.partition_count)]
+        created = ModelStream(turn.index, command.retention, partitions, command.key_hash)
+        self.streams[name] = created
         return Applied(turn.index)
 
     def append(self, stream: ModelStream, command: Append, turn: Turn) -> Outcome:
         count = len(stream.partitions)
-        number = turn.index % count if command.key is None else crc32c(command.key) % count
+        number = turn.index % count
+        if command.key is not None:
+            number = hash_key(command.key, stream.key_hash) % count
         if command.partition is not None:
             number = command.partition
         if number >= count:
@@ -157,6 +169,7 @@ class StreamModel:
             before = partition.kept_from
             if command.cause is Cause.REQUEST:
                 partition.kept_from = max(before, min(command.operand, partition.end))
+                partition.is_counted &= partition.kept_from == before
             else:
                 described = state.describe(NAMESPACE, command.stream)
                 assert isinstance(described, StreamDescription)
@@ -170,6 +183,23 @@ class StreamModel:
                 check_promise(stream, number, chosen, keep, turn.now_ns)
                 partition.kept_from = chosen
             moved += partition.kept_from > before
+        return Applied(moved)
+
+    def trim_to(self, command: TrimTo) -> Outcome:
+        """The world computes the counts from this model, so they are right."""
+        (stream,) = (s for s in self.streams.values() if s.stream_id == command.stream_id)
+        for cut in command.cuts:
+            slowest = stream.slowest(cut.partition)
+            if cut.before > slowest and not command.past_groups:
+                return Refused(Reason.TRIM_BLOCKED, slowest)
+        moved = 0
+        for cut in command.cuts:
+            partition = stream.partitions[cut.partition]
+            before = partition.kept_from
+            partition.kept_from = max(before, min(cut.before, partition.end))
+            if partition.kept_from > before:
+                moved += 1
+                partition.is_counted = True
         return Applied(moved)
 
     def retain(self, name: str, cuts: tuple[tuple[int, Cause, int], ...], turn: Turn) -> Outcome:
@@ -211,6 +241,27 @@ class StreamModel:
             if record.offset == letter.offset:
                 return record.original or record
         raise AssertionError(f"{letter.offset} was never a record of {source}")
+
+
+def hash_key(key: bytes, key_hash: KeyHash) -> int:
+    """The finaliser of MurmurHash3, in the words of its author, over the checksum."""
+    h = crc32c(key)
+    if key_hash is KeyHash.CRC32C:
+        return h
+    h ^= h >> 33
+    h = (h * 0xFF51AFD7ED558CCD) % 2**64
+    h ^= h >> 33
+    h = (h * 0xC4CEB9FE1A85EC53) % 2**64
+    return h ^ h >> 33
+
+
+def exact_cut(stream: ModelStream, number: int, before: int) -> TrimCut:
+    """Return the cut of a trim below an offset, counted."""
+    partition = stream.partitions[number]
+    gone = [record for record in partition.records if record.offset < before]
+    left = [record.offset for record in partition.records if record.offset >= before]
+    first = left[0] if left else max(partition.end, before)
+    return TrimCut(number, before, first, len(gone), sum(record.size for record in gone))
 
 
 def judge(

@@ -28,13 +28,17 @@ from onelog.projections.stream.commands import (
     GroupJoin,
     GroupLeave,
     GroupSeek,
+    KeyHash,
     Nack,
     ProducerRef,
     Retain,
     Retention,
     Trim,
+    TrimCut,
+    TrimTo,
     encode_command,
 )
+from onelog.projections.stream.filters import RecordFilter
 from onelog.ual.entry import Draft
 from tests.formats.golden import golden_path, render_hex
 
@@ -55,12 +59,29 @@ STREAM: dict[str, Command] = {
         producer=ProducerRef(7, 1, 42),
     ),
     "stream_create": Create("orders", 4, Retention(3_600 * SECOND, 1 << 30, 1_000_000)),
+    "stream_create_mixed": Create("orders", 4, key_hash=KeyHash.MIXED),
     "stream_configure": Configure("orders", Retention(count_max=100, past_groups=True)),
     "stream_delete": Delete("orders"),
     "stream_trim": Trim("orders", Cause.REQUEST, 1_234, 1, past_groups=True),
     "stream_trim_by_age": Trim("orders", Cause.AGE, 60 * SECOND),
+    "stream_trim_to": TrimTo(
+        12, Cause.COUNT, (TrimCut(0, 900, 901, 40, 3_000), TrimCut(3, 950, 950, 55, 4_100))
+    ),
     "stream_retain": Retain(12, ((0, Cause.AGE, 900), (3, Cause.COUNT, 950))),
     "stream_group_create": GroupCreate("orders", "billing", 0, GroupConfig(True, 3, "dead")),
+    "stream_group_create_filtered": GroupCreate(
+        "orders",
+        "billing",
+        0,
+        GroupConfig(
+            filter=RecordFilter(
+                frozenset((b"user:2", b"user:1")),
+                b"user:",
+                frozenset(("red",)),
+                (("kind", b"paid"), ("trace", None)),
+            )
+        ),
+    ),
     "stream_group_configure": GroupConfigure("orders", "billing", GroupConfig()),
     "stream_group_delete": GroupDelete(*NAMES),
     "stream_group_join": GroupJoin(*NAMES, 30 * SECOND),
@@ -72,6 +93,7 @@ STREAM: dict[str, Command] = {
     "stream_ack": Ack(*NAMES, 77, ((1, 901), (1, 955))),
     "stream_nack": Nack(*NAMES, 77, ((1, 901),), 5 * SECOND, b"busy"),
     "stream_claim": Claim(*NAMES, 77, 3, 60 * SECOND, 10),
+    "stream_claim_passing": Claim(*NAMES, 77, 3, 60 * SECOND, 10, ((12, 12), (40, 64))),
     "stream_dead_letter": DeadLetter(
         "dead", 12, "billing", 1, 901, 901, 3, 1_700_000_000 * SECOND, b"busy"
     ),

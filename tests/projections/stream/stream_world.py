@@ -7,8 +7,9 @@ from onelog.projections.result import Result
 from onelog.projections.shard_state import build_projections
 from onelog.projections.stream.commands import Append, Command, Create, Retention, encode_command
 from onelog.projections.stream.projection import Stream
-from onelog.projections.stream.reads import Gap, Page, Record
+from onelog.projections.stream.reads import Gap, Record
 from onelog.ual.entry import Entry
+from tests.projections.stream.stream_pages import read_page
 from tests.projections.world import NAMESPACE, VoidNotes, World
 
 
@@ -34,6 +35,11 @@ class MemoryLog:
         assert index >= self.first_index, f"{index} is before {self.first_index}"
         assert index not in self.dropped, f"{index} was dropped"
         return self._entries[index - 1]
+
+    def scan_readable(
+        self, first_index: int, last_index: int | None = None, *, stream_id: int | None = None
+    ) -> Iterator[Entry]:
+        return self.scan(first_index, last_index, stream_id=stream_id)
 
     def scan(
         self, first_index: int, last_index: int | None = None, *, stream_id: int | None = None
@@ -87,9 +93,7 @@ class StreamWorld(World):
         return self.index
 
     def read(self, name: str, partition: int = 0, offset: int | None = None) -> list[Record | Gap]:
-        page = self.stream.read(self.memory_log, NAMESPACE, name, partition, offset)
-        assert isinstance(page, Page), page
-        return list(page.items)
+        return list(read_page(self.stream, self.memory_log, name, partition, offset).items)
 
     def values(self, name: str, partition: int = 0, offset: int | None = None) -> list[bytes]:
         items = self.read(name, partition, offset)

@@ -22,11 +22,13 @@ from onelog.projections.stream.commands import (
     describe_stream_command,
     encode_command,
 )
+from onelog.projections.stream.filters import EVERYTHING, RecordFilter
 from onelog.projections.stream.limits import STREAMS_MAX, partition_id
 from onelog.projections.stream.operations import DUPLICATE
-from onelog.projections.stream.reads import EVERYTHING, Gap, Page, Record, RecordFilter
+from onelog.projections.stream.reads import Gap, Record
 from onelog.projections.system.commands import NamespaceConfigure, NamespaceCreate, NamespaceDelete
 from onelog.ual.entry import FLAG_ZSTD
+from tests.projections.stream.stream_pages import read_page, read_streams
 from tests.projections.stream.stream_world import MemoryLog, StreamWorld, replay
 from tests.projections.world import NAMESPACE, SECOND
 
@@ -307,8 +309,7 @@ def test_a_reader_filters_by_key_tag_and_header(world: StreamWorld) -> None:
     world.append("s", b"3")
 
     def values(wanted: RecordFilter) -> list[bytes]:
-        page = world.stream.read(world.memory_log, NAMESPACE, "s", 0, wanted=wanted)
-        assert isinstance(page, Page)
+        page = read_page(world.stream, world.memory_log, "s", wanted=wanted)
         assert page.next_offset == world.index + 1
         return [item.value for item in page.items if isinstance(item, Record)]
 
@@ -334,8 +335,7 @@ def test_one_number_resumes_a_tail_over_many_streams(world: StreamWorld) -> None
     offset = 0
     while offset <= world.index:
         log: MemoryLog = world.memory_log
-        page = world.stream.read_many(log, NAMESPACE, ["a", "b", "a"], offset, limit=3)
-        assert isinstance(page, Page)
+        page = read_streams(world.stream, log, ["a", "b"], offset, limit=3)
         found += [item.value for item in page.items if isinstance(item, Record)]
         offset = page.next_offset
     assert found == expected

@@ -27,10 +27,10 @@ from onelog.projections.stream.reads import (
     HEADER_REASON,
     HEADER_RETRIES,
     GroupDescription,
-    Page,
     Record,
 )
 from tests.projections.stream.stream_group_world import SHARED, GroupWorld
+from tests.projections.stream.stream_pages import read_pending, read_undelivered
 from tests.projections.world import NAMESPACE, SECOND
 
 
@@ -87,10 +87,9 @@ def test_the_original_of_a_dead_letter_is_kept_when_its_stream_is_gone(
     world.run(Delete("s"))
 
     assert world.stream.pinned(1, world.index) == [offset]
-    assert world.stream.first_pinned() == offset
     assert world.values("dead") == [b"poison"]
     world.run(Trim("dead", Cause.REQUEST, letter + 1))
-    assert world.stream.first_pinned() is None
+    assert world.stream.pinned(1, world.index) == []
     world.state.router.check()
 
 
@@ -103,9 +102,7 @@ def test_a_pending_record_is_kept_although_it_was_trimmed(world: GroupWorld) -> 
     world.run(Trim("s", Cause.REQUEST, offset + 1, past_groups=True))
 
     assert world.stream.pinned(1, world.index) == [offset]
-    held = world.stream.read_pending(world.memory_log, NAMESPACE, "s", 0, [offset])
-    assert not isinstance(held, Refused)
-    assert held[0].value == b"held"
+    assert read_pending(world.stream, world.memory_log, "s", 0, offset).value == b"held"
     assert world.run(Ack("s", "g", member, ((0, offset),))) == Applied(1)
     assert world.stream.pinned(1, world.index) == []
 
@@ -125,8 +122,7 @@ def test_a_dead_letter_of_a_dead_letter_leads_to_the_first_record(world: GroupWo
         assert isinstance(joined, Applied)
         found = world.stream.describe_group(NAMESPACE, name, "g")
         assert isinstance(found, GroupDescription)
-        page = world.stream.next_offsets(world.memory_log, NAMESPACE, name, "g", 0, limit=9)
-        assert isinstance(page, Page)
+        page = read_undelivered(world.stream, world.memory_log, name, "g", 0, limit=9)
         (item,) = page.items
         assert isinstance(item, Record)
         at = (found.delivered[0], page.next_offset, (item.offset,))

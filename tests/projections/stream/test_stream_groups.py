@@ -25,10 +25,11 @@ from onelog.projections.stream.commands import (
 )
 from onelog.projections.stream.groups import assign
 from onelog.projections.stream.limits import PARTITION_ANY
-from onelog.projections.stream.operations import Claimed, decode_assignment
-from onelog.projections.stream.reads import Gap, GroupDescription, Page
+from onelog.projections.stream.operations import Claimed, claimable_from, decode_assignment
+from onelog.projections.stream.reads import Gap, GroupDescription
 from onelog.projections.system.commands import Expire
 from tests.projections.stream.stream_group_world import GroupWorld
+from tests.projections.stream.stream_pages import find_group, list_pending, read_undelivered
 from tests.projections.world import NAMESPACE, SECOND
 
 
@@ -248,13 +249,12 @@ def test_what_was_given_back_waits_for_its_delay(world: GroupWorld) -> None:
         Reason.RECORD_NOT_PENDING, offset
     )
     ready_ns = world.now_ns + 5 * SECOND
-    assert world.stream.claimable_from(NAMESPACE, "s", "g", 0) == ready_ns
+    assert claimable_from(find_group(world.stream, "s", "g"), 0) == ready_ns
     world.now_ns = ready_ns - 1
     assert world.claim(member, 0) == []
     world.now_ns = ready_ns
     assert world.claim(member) == [Claimed(0, offset, 2)]
-    listed = world.stream.list_pending(NAMESPACE, "s", "g")
-    assert not isinstance(listed, Refused)
+    listed = list_pending(world.stream, "s", "g")
     assert [(each.offset, each.member, each.reason) for each in listed] == [
         (offset, member, b"busy")
     ]
@@ -282,8 +282,7 @@ def test_a_group_behind_a_trim_sees_the_gap(world: GroupWorld) -> None:
     world.run(Trim("s", Cause.REQUEST, offsets[2], past_groups=True))
     member = world.join()
 
-    page = world.stream.next_offsets(world.memory_log, NAMESPACE, "s", "g", 0, limit=9)
-    assert isinstance(page, Page)
+    page = read_undelivered(world.stream, world.memory_log, "s", "g", 0, limit=9)
     assert isinstance(page.items[0], Gap)
     assert world.deliver(member) == [offsets[2]]
 

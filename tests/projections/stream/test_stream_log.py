@@ -27,9 +27,10 @@ from onelog.ual.entry import Draft
 from onelog.ual.log import Log
 from onelog.ual.segments.sealed import SealedSegment
 from onelog.ual.segments.sealing import compact_segment
+from tests.projections.stream.stream_pages import read_page, read_streams
 from tests.projections.world import NAMESPACE, SECOND
 from tests.simulation.disk import SimDisk
-from tests.ual.shards import make_shard, open_shard, settle_to
+from tests.ual.shards import drop_before, make_shard, open_shard, seal_closed, settle_to
 
 
 class Shard:
@@ -55,9 +56,7 @@ class Shard:
         settle_to(self.log, self.log.last_index)
 
     def page(self, name: str = "s", partition: int = 0, offset: int | None = None) -> Page:
-        page = self.state.stream.read(self.log, NAMESPACE, name, partition, offset)
-        assert isinstance(page, Page)
-        return page
+        return read_page(self.state.stream, self.log, name, partition, offset)
 
     def values(self, name: str = "s", partition: int = 0) -> list[bytes]:
         items = self.page(name, partition).items
@@ -97,14 +96,13 @@ def test_records_are_found_in_every_kind_of_file(shard: Shard) -> None:
         expected[partition].append(value)
         shard.write(Append("s", value, partition=partition), Append("t", b"other"))
         if number % 60 == 0:
-            shard.log.seal()
+            seal_closed(shard.log)
     kinds = {type(segment) for segment in shard.log.segments.segments}
     assert len(kinds) == 2
 
     for partition in range(3):
         assert shard.values("s", partition) == expected[partition]
-    everything = shard.state.stream.read_many(shard.log, NAMESPACE, ["s"], 0)
-    assert isinstance(everything, Page)
+    everything = read_streams(shard.state.stream, shard.log, ["s"], 0)
     found = [item.value for item in everything.items if isinstance(item, Record)]
     assert found == [b"%d" % number for number in range(300)]
 
@@ -132,7 +130,7 @@ def test_a_reader_does_not_pass_what_the_log_was_told(shard: Shard) -> None:
 def test_a_time_leads_to_the_first_record_that_is_as_new(shard: Shard) -> None:
     shard.write(Create("s"))
     offsets = [shard.write(Append("s", b"%d" % number)) for number in range(100)]
-    shard.log.seal()
+    seal_closed(shard.log)
     moment_ns = shard.log.read(offsets[40]).timestamp_ns
 
     at = shard.state.stream.offset_at_time(shard.log, NAMESPACE, "s", moment_ns)
@@ -167,7 +165,7 @@ def test_what_retention_lets_go_can_be_compacted_and_the_rest_is_read_as_before(
     shard.write(Trim("s", Cause.REQUEST, end - 40, past_groups=True))
     while drafts := shard.state.router.due(shard.log.last_timestamp_ns, 100):
         shard.propose(drafts)
-    shard.log.seal()
+    seal_closed(shard.log)
     before = shard.page(), shard.page("dead")
     assert shard.compact() > 300
 
@@ -182,10 +180,10 @@ def test_a_log_that_begins_later_is_read_from_there(shard: Shard) -> None:
     shard.write(Create("s"), Create("quiet"))
     for number in range(200):
         shard.write(Append("s", b"%d" % number))
-    shard.log.seal()
+    seal_closed(shard.log)
     kept = shard.log.last_index - 20
     shard.write(Trim("s", Cause.REQUEST, kept))
-    assert shard.log.drop_before(kept) > 0
+    assert drop_before(shard.log, kept) > 0
 
     assert shard.values()[0] == b"%d" % (kept - 3)
     assert shard.values("quiet") == []

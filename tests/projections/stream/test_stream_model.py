@@ -21,6 +21,7 @@ from onelog.projections.stream.commands import (
     GroupJoin,
     GroupLeave,
     Trim,
+    TrimTo,
     decode_command,
     encode_body,
     encode_command,
@@ -31,8 +32,9 @@ from onelog.projections.system.commands import Expire, encode_batch
 from onelog.ual.entry import OWNER_STREAM, Draft
 from tests.projections.stream.stream_group_model import ModelGroup
 from tests.projections.stream.stream_histories import NAMESPACE, answers, draw_command
-from tests.projections.stream.stream_model import ModelStream, StreamModel
+from tests.projections.stream.stream_model import ModelStream, StreamModel, exact_cut
 from tests.projections.stream.stream_model_rows import Turn
+from tests.projections.stream.stream_pages import list_pending, read_page
 from tests.projections.stream.stream_world import StreamWorld, replay
 from tests.projections.world import SECOND
 
@@ -115,6 +117,20 @@ class StreamMachine(RuleBasedStateMachine):
                     self.expire(draft)
         else:
             raise AssertionError("what is due does not go away")
+
+    @precondition(lambda self: self.model.streams)
+    @rule(seed=st.integers(0, 2**32))
+    def trim_exactly(self, seed: int) -> None:
+        rng = Random(seed)
+        stream = rng.choice([*self.model.streams.values()])
+        cuts = []
+        for number, partition in enumerate(stream.partitions):
+            before = rng.randint(partition.kept_from, partition.end)
+            if rng.random() < 0.7:
+                cuts.append(exact_cut(stream, number, before))
+        if cuts:
+            cause = rng.choice((Cause.REQUEST, Cause.AGE, Cause.SIZE, Cause.COUNT))
+            self.run(TrimTo(stream.stream_id, cause, tuple(cuts), rng.random() < 0.5))
 
     def expire(self, draft: Draft) -> None:
         _, reader = read_prefix(draft.payload)
@@ -199,9 +215,14 @@ class StreamMachine(RuleBasedStateMachine):
             part = described.partitions[number]
             assert (part.first_offset, part.end_offset) == (partition.kept_from, partition.end)
             assert part.record_count == len(partition.records)
-            assert part.record_count_kept >= len(partition.kept())
-            page = self.world.stream.read(log, NAMESPACE, name, number)
-            assert not isinstance(page, Refused)
+            left = partition.kept()
+            assert part.record_count_kept >= len(left)
+            if partition.is_counted:
+                assert part.record_count_kept == len(left)
+                assert part.size_kept == sum(record.size for record in left)
+            if left and partition.is_counted:
+                assert part.first_record == left[0].offset
+            page = read_page(self.world.stream, log, name, number)
             found = [item for item in page.items if isinstance(item, Record)]
             assert [(r.offset, r.timestamp_ns, r.value, r.key, r.tag) for r in found] == [
                 (r.offset, r.timestamp_ns, r.value, r.command.key, r.command.tag)
@@ -218,8 +239,7 @@ class StreamMachine(RuleBasedStateMachine):
         committed = [group.committed(number) for number in range(len(group.delivered))]
         assert list(found.committed) == committed
         assert dict(found.members) == {member: each[1] for member, each in group.members.items()}
-        pending = self.world.stream.list_pending(NAMESPACE, stream, name)
-        assert not isinstance(pending, Refused)
+        pending = list_pending(self.world.stream, stream, name)
         assert [(p.partition, p.offset) for p in pending] == sorted(group.pending)
         for each in pending:
             twin = group.pending[each.partition, each.offset]

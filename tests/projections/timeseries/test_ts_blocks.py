@@ -101,7 +101,6 @@ def test_a_full_buffer_becomes_a_block_and_the_points_stay() -> None:
     assert (draft.entry_type, result) == (TYPE_BLOCK, APPLIED)
     assert len(world.column(A, "f")) == 0
     assert world.points(A, "f") == before
-    assert world.series.first_pinned() == world.index
     assert list(world.series.pinned(1, world.index)) == [world.index]
     assert list(world.series.pinned(1, world.index - 1)) == []
     assert world.router.next_deadline() is None
@@ -240,6 +239,38 @@ def test_a_large_buffer_is_taken_block_by_block() -> None:
     assert len(world.points(A, "f")) == 3 * BLOCK_POINTS_MAX + 10
 
 
+def test_a_long_buffer_is_taken_in_one_call_as_by_many() -> None:
+    """A loop that fills one column must not be faster than its blocks are made."""
+    length = 15 * BLOCK_POINTS_MAX + BUFFER_POINTS
+    world, one_by_one = filled(length), filled(length)
+
+    drafts = world.series.chores(0, 64)
+
+    assert len(drafts) == 15
+    assert [world.draft(draft) for draft in drafts] == [APPLIED] * 15
+    assert len(world.column(A, "f")) == BUFFER_POINTS
+    for _ in range(15):
+        (draft,) = one_by_one.series.chores(0, 1)
+        assert one_by_one.draft(draft) == APPLIED
+    assert one_by_one.series.state_hash() == world.series.state_hash()
+    assert [len(world.work()), len(one_by_one.work())] == [1, 1]
+    assert len(world.points(A, "f")) == length
+
+
+def test_every_full_buffer_gets_a_block_before_a_long_one_gets_its_second() -> None:
+    world = SeriesWorld()
+    names = [series_name("cpu", {"host": str(number)}) for number in range(20)]
+    for at, name in enumerate(names):
+        length = 10 * BLOCK_POINTS_MAX if at in (3, 7) else BUFFER_POINTS
+        world.batch(Run(name, "f", FieldType.F64, np.arange(length), np.zeros(length)))
+    drafts = world.series.chores(0, 64)
+    assert len(drafts) == 32
+    for draft in drafts:
+        assert world.draft(draft) == APPLIED
+    left = [len(world.column(name, "f")) // BLOCK_POINTS_MAX for name in names]
+    assert sorted(left) == [0] * 19 + [6]
+
+
 def test_a_block_in_a_batch_can_be_taken_back() -> None:
     world = filled()
     block = encode_command(made(world), NAMESPACE)
@@ -251,7 +282,7 @@ def test_a_block_in_a_batch_can_be_taken_back() -> None:
     assert isinstance(refused, Refused)
     assert world.series.state_hash() == before
     assert world.section() == section
-    assert world.series.first_pinned() is None
+    assert not world.series.pinned(0, world.index)
     world.router.check()
     assert world.draft(block) == APPLIED
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from onelog.projections.codec import U64
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Applied, Refused
 from onelog.projections.system.commands import encode_batch
@@ -16,7 +17,6 @@ from onelog.projections.timeseries.commands import (
     Write,
     encode_command,
 )
-from onelog.projections.timeseries.deletes import decode_cursor
 from onelog.projections.timeseries.limits import DELETED_RANGES_MAX, TIME_NS_MAX
 from onelog.projections.timeseries.names import Matcher, Operator, series_name
 from onelog.projections.timeseries.point_batch import Run
@@ -69,10 +69,10 @@ def test_a_block_inside_of_the_range_is_let_go() -> None:
     world.block(A, "f")
     block = world.index
     world.write(A, 20 * SECOND, f=1.0)
-    assert world.series.first_pinned() == block
+    assert list(world.series.pinned(0, world.index)) == [block]
 
     world.run(Delete("cpu", ONLY_A, 0, 9 * SECOND))
-    assert world.series.first_pinned() is None
+    assert not world.series.pinned(0, world.index)
     assert world.column(A, "f").deleted == ()
     assert times_of(world, A) == [20]
 
@@ -121,7 +121,7 @@ def test_a_delete_goes_on_where_the_last_one_stopped(monkeypatch: pytest.MonkeyP
         assert result.number <= 3
         deleted += result.number
         rounds += 1
-        after = decode_cursor(result.value)
+        after = None if result.value is None else U64.unpack(result.value)[0]
         world.router.check()
     assert (deleted, rounds) == (20, 7)
     assert world.series.counts()["series"] == 20
@@ -193,9 +193,9 @@ def test_retention_drops_points_and_blocks_by_entries() -> None:
     ((_, result),) = world.pass_time(50 * SECOND)
     assert result == APPLIED
     assert times_of(world, A) == list(range(951, 1_001))
-    assert world.series.first_pinned() is not None  # half of the block still counts
+    assert world.series.pinned(0, world.index)  # half of the block still counts
     world.pass_time(100 * SECOND)
-    assert world.series.first_pinned() is None
+    assert not world.series.pinned(0, world.index)
     assert A not in world.series.rooms["default"].series
     assert world.router.next_deadline() is None
     world.router.check()
@@ -304,9 +304,9 @@ def test_a_pattern_that_is_slow_on_purpose_stops_after_so_much_work() -> None:
         assert isinstance(result, Applied)
         entries += 1
         changed += result.number
-        cursor = decode_cursor(result.value)
-        if cursor is None:
+        if result.value is None:
             break
+        (cursor,) = U64.unpack(result.value)
         assert cursor > after
         after = cursor
 

@@ -13,6 +13,7 @@ from onelog.projections.result import Refused
 from onelog.projections.timeseries.aggregate import Function
 from onelog.projections.timeseries.columns import CorruptBlock
 from onelog.projections.timeseries.commands import ConfigureMeasurement, CreateMeasurement, Delete
+from onelog.projections.timeseries.limits import CACHE_SIZE_MAX
 from onelog.projections.timeseries.names import Matcher, Operator, compile_matchers, series_name
 from onelog.projections.timeseries.point_batch import Run
 from onelog.projections.timeseries.query import (
@@ -20,13 +21,13 @@ from onelog.projections.timeseries.query import (
     Found,
     Plan,
     Query,
-    QueryEngine,
     Reader,
     plan_query,
 )
 from onelog.projections.timeseries.tag_index import TagIndex
 from onelog.projections.timeseries.types import Config, FieldType, Policy, Value
 from onelog.projections.undo import UndoLog
+from tests.projections.timeseries.ts_queries import BOUNDS, Queries
 from tests.projections.timeseries.ts_twin import Twin, TwinMeasurement
 from tests.projections.timeseries.ts_world import SECOND, SeriesWorld
 
@@ -150,7 +151,7 @@ def test_raw_points_do_not_change_under_their_reader() -> None:
 
 def test_the_cache_stays_within_its_size_and_answers_the_same() -> None:
     world = filled()
-    small = QueryEngine(world.series, world.read_block, cache_size_max=40_000)
+    small = Queries(world.series, world.read_block, cache_size_max=40_000)
     query = Query("m", "f", function=Function.SUM, window_ns=100 * SECOND)
     expected = [row.values.tolist() for row in world.query(query)]
 
@@ -160,7 +161,7 @@ def test_the_cache_stays_within_its_size_and_answers_the_same() -> None:
         assert [row.values.tolist() for row in rows] == expected
     assert small.cache.size <= 70_000  # one block may stand, whatever its size
     assert small.cache.miss_count > small.cache.hit_count
-    assert world.engine.cache.miss_count == world.series.counts()["series_blocks"]
+    assert world.queries.cache.miss_count == world.series.counts()["series_blocks"]
 
 
 def test_blocks_outside_of_the_range_are_not_read() -> None:
@@ -168,7 +169,7 @@ def test_blocks_outside_of_the_range_are_not_read() -> None:
     assert world.series.counts()["series_blocks"] >= 8
     world.query(Query("m", "f", start_ns=0, end_ns=SECOND))
 
-    assert world.engine.cache.miss_count == 4
+    assert world.queries.cache.miss_count == 4
 
 
 def test_a_block_that_is_not_there_is_an_error_with_its_index() -> None:
@@ -186,10 +187,10 @@ def test_a_block_that_is_not_there_is_an_error_with_its_index() -> None:
     [
         (Query("none", "f"), Refused(Reason.MEASUREMENT_UNKNOWN)),
         (Query("m", "none"), Refused(Reason.FIELD_UNKNOWN)),
-        (Query("m", "f", start_ns=5, end_ns=5), Refused(Reason.QUERY_INVALID, 5)),
-        (Query("m", "f", window_ns=-1), Refused(Reason.QUERY_INVALID, -1)),
-        (Query("m", "f", topk=3), Refused(Reason.QUERY_INVALID, 3)),
-        (Query("m", "f", limit=-2), Refused(Reason.QUERY_INVALID, -2)),
+        (Query("m", "f", start_ns=5, end_ns=5), Refused(Reason.QUERY_INVALID)),
+        (Query("m", "f", window_ns=-1), Refused(Reason.QUERY_INVALID)),
+        (Query("m", "f", topk=3), Refused(Reason.QUERY_INVALID)),
+        (Query("m", "f", limit=-2), Refused(Reason.QUERY_INVALID)),
         (
             Query("m", "f", matchers=(Matcher("host", Operator.MATCHES, "a(b"),)),
             Refused(Reason.MATCHER_INVALID, 3),
@@ -199,19 +200,20 @@ def test_a_block_that_is_not_there_is_an_error_with_its_index() -> None:
 def test_a_query_that_cannot_be_has_its_reason(query: Query, refused: Refused) -> None:
     world = filled(10)
 
-    assert world.engine.query("default", query) == refused
-    assert world.engine.query("elsewhere", query) != refused or query.invalid() is not None
+    assert world.queries.query("default", query) == refused
+    assert world.queries.query("elsewhere", query) != refused or query.invalid() is not None
 
 
-def test_a_query_that_reads_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_that_reads_too_much_is_refused() -> None:
     world = filled(3_000)
-    monkeypatch.setattr("onelog.projections.timeseries.query.QUERY_POINTS_MAX", 5_000)
+    points = Bounds(series=4, points=5_000, values=1_000_000)
+    series = Bounds(series=3, points=1_000_000, values=1_000_000)
 
-    refused = world.engine.query("default", Query("m", "f"))
+    refused = world.queries.query("default", Query("m", "f"), points)
     assert isinstance(refused, Refused)
     assert refused.reason is Reason.QUERY_TOO_LARGE
-    monkeypatch.setattr("onelog.projections.timeseries.query.QUERY_SERIES_MAX", 3)
-    assert world.engine.query("default", Query("m", "f")) == Refused(Reason.QUERY_TOO_LARGE, 4)
+    refused = world.queries.query("default", Query("m", "f"), series)
+    assert refused == Refused(Reason.QUERY_TOO_LARGE, 4)
 
 
 def test_an_overflow_is_an_infinity_and_not_a_warning() -> None:
@@ -259,7 +261,7 @@ def test_a_plan_shows_the_moment_at_which_it_was_made() -> None:
     for series in measurement.series.values():
         world.batch(Run(series.name, "f", FieldType.F64, [1_500 * SECOND], [1.0]))
     ids = measurement.index.select([]).tolist()
-    plan = plan_query(measurement, Query("m", "f"), ids, Bounds())
+    plan = plan_query(measurement, Query("m", "f"), ids, BOUNDS)
     assert isinstance(plan, Plan)
     before = [(row.name, row.times.tolist()) for row in world.query(Query("m", "f"))]
     world.batch(Run(before[0][0], "f", FieldType.F64, [9_999 * SECOND] * 2_000, [1.0] * 2_000))
@@ -268,7 +270,7 @@ def test_a_plan_shows_the_moment_at_which_it_was_made() -> None:
     world.run(ConfigureMeasurement("m", Config(Policy.FIRST)))
     world.run(Delete("m", (Matcher("host", Operator.EQUAL, "h1"),)))
 
-    found = Reader(world.read_block).run(plan, Bounds())
+    found = Reader(world.read_block, CACHE_SIZE_MAX).run(plan, BOUNDS)
 
     assert isinstance(found, Found)
     assert [(row.name, row.times.tolist()) for row in found.rows] == before

@@ -241,12 +241,12 @@ def test_a_namespace_takes_its_series_with_it() -> None:
     world.batch(run, namespace="other")
     for draft in world.router.due(0, 10):
         assert world.draft(draft) == APPLIED
-    assert world.series.first_pinned() is not None
+    assert world.series.pinned(0, world.index)
     assert world.meta(A, "other") is not None
 
     assert world.system(NamespaceDelete(), "other") == APPLIED
     world.router.check()
-    assert world.series.first_pinned() is None
+    assert not world.series.pinned(0, world.index)
     assert world.series.counts()["series"] == 0
     world.write(A, 5, f=1.0)
     assert world.find(A).series_id == 3  # ids are not used again

@@ -22,10 +22,11 @@ from onelog.projections.timeseries.commands import (
 )
 from onelog.projections.timeseries.point_batch import Run, encode_batch
 from onelog.projections.timeseries.projection import TimeSeries
-from onelog.projections.timeseries.query import Query, QueryEngine, Row
+from onelog.projections.timeseries.query import Query, Row
 from onelog.projections.timeseries.store import Series
 from onelog.projections.timeseries.types import Value
-from onelog.ual.entry import OWNER_KV, OWNER_TIMESERIES, Draft, Entry, decode_group, encode_group
+from onelog.ual.entry import OWNER_KV, OWNER_TIMESERIES, Draft, Entry, decode_entries, encode_group
+from tests.projections.timeseries.ts_queries import Queries
 
 NAMESPACE = "default"
 SECOND = 1_000_000_000
@@ -60,7 +61,7 @@ class SeriesWorld:
         )
         self.entries: list[Entry] = []
         self.now_ns = 1_000 * SECOND
-        self.engine = QueryEngine(self.series, self.read_block)
+        self.queries = Queries(self.series, self.read_block)
         if rollups:
             self.series.use_log(self.read_block)
 
@@ -73,7 +74,7 @@ class SeriesWorld:
 
     def group(self, drafts: Sequence[Draft]) -> list[Result]:
         group = encode_group(drafts, term=1, first_index=self.index + 1, timestamp_ns=self.now_ns)
-        entries = decode_group(group)
+        entries = decode_entries(group.data)
         self.entries += entries
         return self.router.apply_group(entries)
 
@@ -109,7 +110,7 @@ class SeriesWorld:
         return self.run(block)
 
     def query(self, query: Query, namespace: str = NAMESPACE) -> list[Row]:
-        rows = self.engine.query(namespace, query)
+        rows = self.queries.query(namespace, query)
         assert isinstance(rows, list), rows
         return rows
 

@@ -94,6 +94,7 @@ def _operands(command: Command, index: int) -> Row:
             row |= _message(command, index)
         case Lease():
             row |= {"limit": command.count, "visibility_ns": command.visibility_ns}
+            row |= {"consumer": command.consumer or None}
         case Nack():
             row |= {"delay_ns": command.delay_ns, "failure": readable(command.failure)}
         case Extend():
@@ -180,7 +181,9 @@ class QueueDraws:
                 cron = self._bytes(255)
                 return ScheduleCreate(queue, cron, self._bytes(40), *self._message())
             case "Lease":
-                return Lease(queue, self._rng.randint(1, 1_000), self._rng.randrange(10**14))
+                consumer = self._rng.choice([b"", self._bytes(128) or b"c"])
+                count, visibility_ns = self._rng.randint(1, 1_000), self._rng.randrange(10**14)
+                return Lease(queue, count, visibility_ns, consumer)
             case "Purge":
                 limit = self._rng.randint(1, 10_000)
                 numbers = number(), number(), number()

@@ -8,11 +8,13 @@ from onelog.projections.kv.record import EXPIRES, LEASED, TRIMMED, read_versions
 from onelog.projections.limits import SCAN_KEYS_MAX
 from onelog.projections.queue.reads import Peeked, QueueInfo
 from onelog.projections.shard_state import Projections
+from onelog.projections.stream.filters import EVERYTHING
 from onelog.projections.stream.reads import GroupDescription, StreamDescription
 from onelog.projections.timeseries.limits import TIME_NS_MIN
 from onelog.projections.timeseries.names import parse_series
 from onelog.projections.timeseries.store import Series
 from onelog.projections.timeseries.types import TYPE_NAMES, FieldType, bits_to_value
+from tests.projections.stream.stream_pages import list_pending
 
 Row = dict[str, Any]
 
@@ -144,7 +146,7 @@ def queues(state: Projections) -> Iterator[Row]:
 
 
 def _streams(state: Projections) -> Iterator[tuple[str, StreamDescription]]:
-    for namespace in state.stream.namespaces():
+    for namespace in sorted(state.stream._streams.names):
         names = state.stream.list_streams(namespace)
         assert isinstance(names, tuple)
         found = [state.stream.describe(namespace, name) for name in names]
@@ -168,6 +170,7 @@ def streams(state: Projections) -> Iterator[Row]:
                 "size_max": retention.size_max,
                 "count_max": retention.count_max,
                 "past_groups": retention.past_groups,
+                "key_hash": stream.key_hash.name.lower(),
                 "producers": stream.producer_count,
                 "dead_letters": stream.dead_letter_count,
                 "groups": len(stream.groups),
@@ -188,8 +191,7 @@ def groups(state: Projections) -> Iterator[Row]:
         for name in stream.groups:
             group = state.stream.describe_group(namespace, stream.name, name)
             assert isinstance(group, GroupDescription)
-            pending = state.stream.list_pending(namespace, stream.name, name)
-            assert isinstance(pending, tuple)
+            pending = list_pending(state.stream, stream.name, name, namespace)
             deadlines = dict(group.members)
             for partition, owner in enumerate(group.owners):
                 yield {
@@ -202,6 +204,7 @@ def groups(state: Projections) -> Iterator[Row]:
                     "shared": group.config.shared,
                     "max_deliveries": group.config.max_deliveries,
                     "dead_letter": group.config.dead_letter or None,
+                    "filtered": group.config.filter != EVERYTHING,
                     "members": len(group.members),
                     "partition": partition,
                     "owner": owner or None,

@@ -24,14 +24,18 @@ from onelog.projections.stream.commands import (
     GroupJoin,
     GroupLeave,
     GroupSeek,
+    KeyHash,
     Nack,
     ProducerRef,
     Retain,
     Retention,
     Trim,
+    TrimCut,
+    TrimTo,
     decode_command,
     encode_command,
 )
+from onelog.projections.stream.filters import EVERYTHING, RecordFilter
 from onelog.projections.stream.limits import PARTITION_ANY
 from onelog.ual.entry import Draft
 from tests.spark.columns.rows_of import Row, readable, signed
@@ -43,6 +47,7 @@ NAMES: dict[type[Command], str] = {
     Configure: "configure",
     Delete: "delete",
     Trim: "trim",
+    TrimTo: "trim_to",
     Retain: "retain",
     GroupCreate: "group_create",
     GroupConfigure: "group_configure",
@@ -81,6 +86,9 @@ def stream_rows(draft: Draft, index: int) -> list[Row]:
             row |= _dead_letter(command)
         case Retain():
             row |= {"stream_id": command.stream_id}
+        case TrimTo():
+            row |= {"stream_id": command.stream_id, "cause": command.cause.name.lower()}
+            row |= {"past_groups": command.past_groups}
         case _:
             row |= {"stream": command.stream} | _operands(command, index)
     row = {name: _shown(value) for name, value in row.items() if value is not None}
@@ -102,6 +110,8 @@ def _several(command: Command) -> list[Row]:
             return [{"partition": place[0], "offset": signed(place[1])} for place in places]
         case Deliver(offsets=offsets):
             return [{"offset": signed(offset)} for offset in offsets]
+        case TrimTo(cuts=trims):
+            return [{"partition": cut.partition, "offset": signed(cut.before)} for cut in trims]
         case Retain(cuts=cuts):
             return [
                 {"partition": cut[0], "cause": cut[1].name.lower(), "offset": signed(cut[2])}
@@ -155,8 +165,8 @@ def _operands(command: Command, index: int) -> Row:
     if row.get("partition") == PARTITION_ANY:
         del row["partition"]
     match command:
-        case Create(_, _, retention):
-            row |= {"stream_id": index} | _retention(retention)
+        case Create(_, _, retention, key_hash):
+            row |= {"stream_id": index, "key_hash": key_hash.name.lower()} | _retention(retention)
         case Configure(_, retention):
             row |= _retention(retention)
         case Trim(_, cause, operand):
@@ -183,6 +193,7 @@ def _group_config(config: GroupConfig) -> Row:
         "shared": config.shared,
         "max_deliveries": config.max_deliveries,
         "dead_letter_stream": config.dead_letter,
+        "filtered": config.filter != EVERYTHING,
     }
 
 
@@ -213,7 +224,8 @@ class StreamDraws:
                 place = self._rng.randrange(256)
                 return DeadLetter(stream, number(), "g", place, *numbers, self._bytes(128))
             case "Create":
-                return Create(stream, self._rng.randint(1, 256), self._retention())
+                key_hash = self._rng.choice(tuple(KeyHash))
+                return Create(stream, self._rng.randint(1, 256), self._retention(), key_hash)
             case "Configure":
                 return Configure(stream, self._retention())
             case "Delete":
@@ -223,6 +235,14 @@ class StreamDraws:
                 operand = number() if cause is Cause.REQUEST else self._rng.randint(1, 1 << 62)
                 past = self._rng.random() < 0.5
                 return Trim(stream, cause, operand, self._partition(), past)
+            case "TrimTo":
+                trims = [
+                    TrimCut(place, before, before + 1, number(), number())
+                    for place in self._places()
+                    for before in (self._rng.randrange(1 << 62),)
+                ]
+                cause = self._rng.choice((Cause.REQUEST, Cause.AGE, Cause.SIZE, Cause.COUNT))
+                return TrimTo(number(), cause, tuple(trims), self._rng.random() < 0.5)
             case "Retain":
                 causes = (Cause.AGE, Cause.SIZE, Cause.COUNT)
                 cuts = [(place, self._rng.choice(causes), number()) for place in self._places()]
@@ -283,7 +303,8 @@ class StreamDraws:
     def _group_config(self) -> GroupConfig:
         shared = self._rng.random() < 0.5
         dead = self._rng.choice(((0, ""), (3, "dead")))
-        return GroupConfig(shared, *dead)
+        wanted = RecordFilter(frozenset((b"k", b"")), b"k", frozenset(("t",)), (("h", None),))
+        return GroupConfig(shared, *dead, self._rng.choice((EVERYTHING, wanted)))
 
     def _partition(self) -> int:
         return self._rng.choice((PARTITION_ANY, 0, 1, 255))

@@ -128,7 +128,7 @@ def test_a_section_that_ends_too_early_or_too_late_is_damaged(
     with pytest.raises(CorruptPayload):
         rows_of(table, data + b"\0")
     with pytest.raises(CorruptPayload):
-        rows_of(table, b"\x02" + data[1:])
+        rows_of(table, b"\x09" + data[1:])
 
 
 @pytest.mark.parametrize("table", TABLES)

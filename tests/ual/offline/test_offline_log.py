@@ -19,7 +19,7 @@ from onelog.ual.segments.sealed import ENTRIES_CHECKED_SINGLY_MAX, SealedSegment
 from tests.faults.test_crash_sweep import Workload
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.directories import KEPT, Built, built_disk, check, fork
-from tests.ual.shards import SMALL, append_one, make_shard, open_shard, settle
+from tests.ual.shards import SMALL, append_one, make_shard, open_shard, seal_closed, settle
 
 LONG = 3 * ENTRIES_CHECKED_SINGLY_MAX  # entries of the long segment: more than a block or two
 
@@ -40,7 +40,7 @@ def long_disk() -> tuple[SimDisk, Path]:
         append_one(log, f"entry {number + 1}".encode())
         log.sync()
     settle(log)
-    assert log.seal() == 1
+    assert seal_closed(log) == 1
     log.close()
     return disk, paths.root.parent
 

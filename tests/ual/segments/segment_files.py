@@ -11,7 +11,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from onelog.ual.entry import FLAG_CONDITIONAL, Entry, Group, decode_group, encode_group
+from onelog.ual.entry import FLAG_CONDITIONAL, Entry, Group, decode_entries, encode_group
 from onelog.ual.errors import UalError
 from onelog.ual.files import Files
 from onelog.ual.segments.format import ENTRIES_OFFSET, SegmentHeader, unsealed_name
@@ -36,7 +36,7 @@ class SegmentModel:
 
     @property
     def entries(self) -> list[Entry]:
-        return [entry for group in self.groups for entry in decode_group(group)]
+        return [entry for group in self.groups for entry in decode_entries(group.data)]
 
     @property
     def last_index(self) -> int:

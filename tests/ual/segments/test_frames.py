@@ -8,17 +8,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onelog.ual.entry import HEADER_SIZE, Entry, check_entry
-from onelog.ual.errors import CorruptFile, IndexDropped
+from onelog.ual.errors import EntriesDamaged, IndexDropped
 from onelog.ual.frames import Frame, read_frame
 from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
 from onelog.ual.segments.chain import SegmentSet
 from onelog.ual.segments.notes import ApplyNotes
-from onelog.ual.segments.sealed import SealedSegment
+from onelog.ual.segments.sealed import DamagedSegment, SealedSegment
 from onelog.ual.segments.sealing import compact_segment
 from onelog.ual.segments.unsealed import UnsealedSegment
 from tests.simulation.disk import SimDisk
-from tests.ual.shards import SECOND, append_one, new_log, settle
+from tests.ual.shards import (
+    SECOND,
+    append_one,
+    close_active,
+    drop_before,
+    new_log,
+    seal_closed,
+    settle,
+)
 
 KINDS = (0x0001, 0x0101, 0x0201, 0x0401)
 LARGE = LogConfig(segment_bytes_max=1 << 20, unsynced_bytes_max=1 << 20, free_bytes_min=0)
@@ -98,13 +106,13 @@ def test_frames_of_any_range_are_the_entries_and_voids_of_the_log_in_every_tier(
         for frame in found:
             assert len(frame.data) <= bytes_max or len(frame.offsets) == 1
             assert len(frame.voids) <= voids_max
-        log.seal()  # all but the active file
+        seal_closed(log)  # all but the active file
 
 
 def test_without_a_filter_the_bytes_are_those_of_the_files() -> None:
     disk = SimDisk()
     log, _ = random_log(disk, 3)
-    log.seal()
+    seal_closed(log)
     assert sum(isinstance(each, SealedSegment) for each in log.segments.segments) > 2
 
     for frame in frames(log, 1, log.last_index, bytes_max=300):
@@ -125,15 +133,15 @@ def test_a_frame_is_as_large_as_it_may_be_and_one_larger_entry_is_alone() -> Non
         assert exact == [3, 1, 1]
         assert [len(each.offsets) for each in frames(log, 1, 5, bytes_max=840)] == [5]
         assert [len(each.offsets) for each in frames(log, 1, 5, bytes_max=839)] == [4, 1]
-        log.close_active()
+        close_active(log)
         settle(log)
-        log.seal()
+        seal_closed(log)
 
 
 def test_a_compacted_segment_has_gaps_inside_of_frames_and_none_between() -> None:
     disk = SimDisk()
     log, voids = random_log(disk, 8)
-    log.seal()
+    seal_closed(log)
     segments = [each for each in log.segments.segments if isinstance(each, SealedSegment)]
     some, emptied = segments[1], segments[2]
     kept = [index for index in range(some.first_index, some.last_index + 1) if index % 3 == 0]
@@ -162,7 +170,7 @@ def test_a_file_that_is_sealed_while_a_frame_is_made_still_says_what_is_void(
 
     def covering(segments: SegmentSet, index: int) -> object:
         found = real(segments, index)
-        log.seal()
+        seal_closed(log)
         return found
 
     monkeypatch.setattr(SegmentSet, "covering", covering)
@@ -191,10 +199,10 @@ def test_a_log_with_many_voids_makes_shorter_frames() -> None:
 
 def test_a_range_that_was_dropped_says_where_the_log_begins() -> None:
     log, _ = random_log(SimDisk(), 5)
-    log.seal()
+    seal_closed(log)
     second = log.segments.segments[1]
     before = log.segments
-    log.drop_before(second.first_index)
+    drop_before(log, second.first_index)
 
     with pytest.raises(IndexDropped) as caught:
         read_frame(log, 1, second.last_index)
@@ -206,23 +214,25 @@ def test_a_range_that_was_dropped_says_where_the_log_begins() -> None:
 
 
 @pytest.mark.parametrize("is_sealed", [False, True])
-@pytest.mark.parametrize(("at", "owners"), [(16, ()), (32, ()), (OWNER_AT, (4,))])
+@pytest.mark.parametrize(
+    ("at", "owners"), [(16, ()), (32, ()), (OWNER_AT, (4,)), (HEADER_SIZE, ()), (HEADER_SIZE, (4,))]
+)
 def test_an_entry_that_is_not_what_the_tables_say_is_named_and_not_sent(
     at: int,
     owners: tuple[int, ...],
     is_sealed: bool,  # noqa: FBT001
 ) -> None:
-    """Index and size always; its owner where that decides whether it is sent at all."""
+    """Its index, size, owner or payload, whether it would be sent or filtered out."""
     disk = SimDisk()
     log, _ = random_log(disk, 6)
     if is_sealed:
-        log.seal()
+        seal_closed(log)
     segment = log.segments.segments[1]
     assert isinstance(segment, SealedSegment) == is_sealed
     index = next(
         each.index
         for each in log.scan(segment.first_index, segment.last_index)
-        if each.owner != 4 and each.index > segment.first_index
+        if each.owner != 4 and each.index > segment.first_index and each.payload
     )
     if isinstance(segment, SealedSegment):
         position = int(segment.locate(np.array([index], np.uint64))[0][0])
@@ -234,6 +244,15 @@ def test_an_entry_that_is_not_what_the_tables_say_is_named_and_not_sent(
     damaged[position + at] ^= 2
     disk.put(segment.path, bytes(damaged))
 
-    with pytest.raises(CorruptFile) as caught:
-        frames(log, segment.first_index, segment.last_index, owners=owners)
+    before = read_frame(log, segment.first_index, segment.last_index, owners=owners)
+    assert before.last_index == index - 1
+    with pytest.raises(EntriesDamaged) as caught:
+        read_frame(log, index, segment.last_index, owners=owners)
     assert caught.value.path == str(segment.path)
+    assert (caught.value.first_index, caught.value.last_index) == (index, index)
+    assert {error.path for error in log.segments.met} == {str(segment.path)}
+    if isinstance(segment, SealedSegment):
+        aside = DamagedSegment(segment.path, segment.header, "rot", None, segment)
+        log.segments = log.segments.with_replaced(segment, aside)
+    behind = read_frame(log, index + 1, segment.last_index, owners=owners)
+    assert behind.last_index > index

@@ -17,7 +17,7 @@ from onelog.ual.segments.sealed import DamagedSegment, SealedSegment
 from onelog.ual.segments.sealing import compact_segment
 from onelog.ual.segments.unsealed import UnsealedSegment
 from tests.simulation.disk import SimDisk
-from tests.ual.shards import SECOND, SMALL, make_shard, open_shard
+from tests.ual.shards import SECOND, SMALL, close_active, make_shard, open_shard, seal_closed
 
 
 def noted_log(boundaries: int, *, groups: int = 40) -> tuple[SimDisk, Log]:
@@ -39,8 +39,8 @@ def noted_log(boundaries: int, *, groups: int = 40) -> tuple[SimDisk, Log]:
                 log.notes.add_record(rng.randint(1, 3), index)
         log.mark_applied(log.last_index)
         if ends.random() < 0.15:
-            log.close_active()
-    log.seal()
+            close_active(log)
+    seal_closed(log)
     return disk, log
 
 

@@ -84,21 +84,17 @@ def test_scans_filter_like_a_plain_loop(model: SegmentModel, data: st.DataObject
     indexes = st.integers(segment.first_index, segment.last_index)
     first, last = sorted((data.draw(indexes), data.draw(indexes)))
     types = data.draw(st.none() | st.frozensets(st.sampled_from((*TYPES, 0x7777))))
-    owners = data.draw(st.none() | st.frozensets(st.sampled_from((0, 1, 4, 15))))
     stream_id = data.draw(st.none() | st.sampled_from((*model.records, 5)))
     skip_voids = data.draw(st.booleans())
     records = None if stream_id is None else model.records.get(stream_id, [])
 
-    found = segment.entries(
-        first, last, types=types, owners=owners, stream_id=stream_id, skip_voids=skip_voids
-    )
+    found = segment.entries(first, last, types=types, stream_id=stream_id, skip_voids=skip_voids)
 
     assert list(found) == [
         entry
         for entry in model.entries
         if first <= entry.index <= last
         and (types is None or entry.entry_type in types)
-        and (owners is None or entry.owner in owners)
         and (records is None or entry.index in records)
         and not (skip_voids and entry.index in model.void_indexes)
     ]
@@ -148,6 +144,7 @@ class CountingFiles(DiskFiles):
     """Notes which bytes of files are read, and what is mapped."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.reads: list[tuple[int, int]] = []
         self.mapped: list[Path] = []
 

@@ -13,7 +13,11 @@ from crc32c import crc32c
 from onelog.ual.entry import Entry
 from onelog.ual.errors import CorruptFile, DataError, UnknownVersion
 from onelog.ual.segments.format import FOOTER_SIZE, HEADER_SIZE, Footer, SegmentHeader, TableSpan
-from onelog.ual.segments.sealed import ENTRIES_CHECKED_SINGLY_MAX, SealedSegment
+from onelog.ual.segments.sealed import (
+    BLOCK_ENTRIES,
+    ENTRIES_CHECKED_SINGLY_MAX,
+    SealedSegment,
+)
 from tests.simulation.disk import SimDisk
 from tests.ual.segments.segment_files import (
     DIRECTORY,
@@ -195,7 +199,7 @@ def test_offsets_that_contradict_the_entries_never_give_a_wrong_entry() -> None:
     with pytest.raises(CorruptFile) as caught:
         segment.read(41 + row + 1)
     assert caught.value.offset == offsets[row + 1]
-    with pytest.raises(CorruptFile, match="tables differ"):
+    with pytest.raises(CorruptFile, match="checksum"):
         list(segment.entries(41, LARGE.last_index))
     with pytest.raises(CorruptFile, match="tables differ"):
         segment.columns(41 + row, 41 + row)
@@ -205,19 +209,14 @@ def damage(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
-def test_a_few_entries_are_checked_singly_and_many_by_the_whole_file() -> None:
+def test_entries_are_checked_singly_and_many_columns_by_the_whole_file() -> None:
     """A short read must not cost a whole file; a long one must not trust a damaged one."""
     path = DIRECTORY / "0000000041.flseg"
     at = LARGE.offsets()[5] + 7
     segment = SealedSegment.open(disk_with(damage(sealed_bytes(LARGE), at), path), path)
-    last_few = LARGE.last_index - ENTRIES_CHECKED_SINGLY_MAX + 1
 
-    assert (
-        list(segment.entries(last_few, LARGE.last_index))
-        == LARGE.entries[-ENTRIES_CHECKED_SINGLY_MAX:]
-    )
-    with pytest.raises(CorruptFile, match="checksum of the file"):
-        list(segment.entries(last_few - 1, LARGE.last_index))
+    assert list(segment.entries(47, LARGE.last_index)) == LARGE.entries[6:]
+    assert len(LARGE.entries) > ENTRIES_CHECKED_SINGLY_MAX
     with pytest.raises(CorruptFile, match="checksum of the file"):
         segment.columns(41, LARGE.last_index)
     with pytest.raises(CorruptFile, match="checksum of the file"):
@@ -228,6 +227,30 @@ def test_a_few_entries_are_checked_singly_and_many_by_the_whole_file() -> None:
     with pytest.raises(CorruptFile, match="checksum") as caught:
         segment.read(46)
     assert (caught.value.path, caught.value.offset) == (str(path), LARGE.offsets()[5])
+
+
+def test_bytes_that_rot_after_the_file_was_checked_are_not_served() -> None:
+    path = DIRECTORY / "0000000041.flseg"
+    data = sealed_bytes(LARGE)
+    disk = disk_with(data, path)
+    segment = SealedSegment.open(disk, path)
+    segment.check_file()
+    segment.unmap()
+    disk.open(path).write(bytes([data[LARGE.offsets()[5] + 7] ^ 1]), LARGE.offsets()[5] + 7)
+
+    assert list(segment.entries(41, 45)) == LARGE.entries[:5]
+    with pytest.raises(CorruptFile, match="checksum"):
+        list(segment.entries(41, LARGE.last_index))
+
+
+def test_a_long_scan_compares_the_checksum_of_the_file() -> None:
+    model = make_model(Random(9), group_sizes=[BLOCK_ENTRIES, 3], payload_size_max=0)
+    path = DIRECTORY / f"{model.entries[0].index:010}.flseg"
+    at = model.offsets()[-1] + 7
+    segment = SealedSegment.open(disk_with(damage(sealed_bytes(model), at), path), path)
+
+    with pytest.raises(CorruptFile, match="checksum of the file"):
+        list(segment.entries(model.entries[0].index, model.last_index))
 
 
 def test_a_damaged_streams_table_is_found_on_first_use() -> None:

@@ -12,7 +12,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onelog.ual.entry import Group, check_groups
+from onelog.ual.entry import Group
 from onelog.ual.errors import CorruptFile
 from onelog.ual.files import DiskFiles
 from onelog.ual.segments.format import FOOTER_SIZE, HEADER_SIZE, Footer, SegmentHeader
@@ -30,6 +30,7 @@ from tests.ual.segments.segment_files import (
     sealed_bytes,
     segment_models,
 )
+from tests.ual.shards import check_groups
 
 MODEL = make_model(Random(11), group_sizes=[1, 3, 2], first_index=500, stream_count=2)
 

@@ -11,7 +11,17 @@ from onelog.ual.log import Log
 from onelog.ual.segments.chain import MAPPED_SEGMENTS_MAX, check_touching
 from onelog.ual.segments.sealing import compact_segment
 from tests.simulation.disk import SimDisk
-from tests.ual.shards import SECOND, append_one, make_shard, new_log, open_shard, settle
+from tests.ual.shards import (
+    SECOND,
+    append_one,
+    close_active,
+    drop_before,
+    make_shard,
+    new_log,
+    open_shard,
+    seal_closed,
+    settle,
+)
 
 
 def sealed_log(disk: SimDisk) -> Log:
@@ -22,9 +32,9 @@ def sealed_log(disk: SimDisk) -> Log:
             log.append(
                 [(0x0101, b"x" * 20, 0)], term=1, timestamp_ns=log.last_timestamp_ns + SECOND
             )
-        log.close_active()
+        close_active(log)
     settle(log)
-    assert log.seal() == 3
+    assert seal_closed(log) == 3
     return log
 
 
@@ -57,7 +67,7 @@ def test_a_removed_segment_says_dropped_even_to_a_reader_with_an_old_set() -> No
     disk = SimDisk()
     log = sealed_log(disk)
     before = log.segments
-    log.drop_before(21)
+    drop_before(log, 21)
 
     with pytest.raises(IndexDropped):
         before.read(5)
@@ -71,9 +81,9 @@ def test_only_so_many_files_are_mapped_at_once(tmp_path: Path) -> None:
     log, _ = open_shard(files, make_shard(files, tmp_path / "data"))
     for _ in range(MAPPED_SEGMENTS_MAX + 20):
         append_one(log)
-        log.close_active()
+        close_active(log)
     settle(log)
-    log.seal()
+    seal_closed(log)
 
     entries = [log.segments.read(index).index for index in range(1, log.last_index + 1)]
 

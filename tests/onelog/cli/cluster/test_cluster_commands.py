@@ -160,6 +160,45 @@ def test_a_cluster_goes_on_without_its_leader_and_takes_it_back(
         assert "onelog.node.server: stopped" in said
 
 
+def test_a_node_that_was_removed_does_not_count_and_is_not_waited_for(
+    cluster: Command, directory: ClusterDirectory
+) -> None:
+    flags = ("--raft-election-s-min", "2", "--raft-election-s-max", "4")
+    started = cluster("up", "--detach", "--shards", 1, "--port", free_base(), "--", *flags)
+    assert started.code == 0, started
+    endpoints = status(cluster)["endpoints"]
+    with Client(endpoints[:2], timeout_s=TIMEOUT_S) as client:
+        ids = {each.node_name: each.node_id for each in client.admin.topology().nodes}
+        assert cluster("kill", 3).code == 0
+        assert cluster("status").code == 3
+        client.admin.remove_member(ids["n3"])
+
+        # It was down when that happened, so it does not know.
+        def seen() -> Any:
+            found = status(cluster)
+            return found if found["whole"] else None
+
+        found = until(seen)
+        assert [node["state"] for node in found["nodes"]][2] == "removed"
+        assert found["endpoints"] == endpoints[:2]
+        assert "2 of 2 nodes serve" in cluster("status").out
+        again = cluster("restart", 3)
+        assert (again.code, again.out) == (1, "")
+        assert again.err.startswith("error: MEMBER_REMOVED: node 3 was removed")
+        assert cluster("down").code == 0
+        up = cluster("up", "--detach")
+        assert up.code == 0, up
+        assert "is up: 2 nodes, clients call" in up.out
+        assert "note: node 3 was removed from the cluster" in up.err
+
+        # Taken back, it counts again.
+        peers = directory.load().node(3).peer_address
+        client.admin.add_member(ids["n3"], "n3", peers)
+        assert cluster("restart", 3).code == 0
+        assert status(cluster)["endpoints"] == endpoints
+    assert cluster("down").code == 0
+
+
 def test_a_cluster_comes_back_after_a_crash_and_no_stranger_is_signalled(
     cluster: Command, directory: ClusterDirectory
 ) -> None:
@@ -365,3 +404,34 @@ def test_the_blocks_of_the_document_work_when_pasted(tmp_path: Path) -> None:
     for expected in ("is up: 3 nodes", "node 1 was killed", "exit code 3", "node 1 is ready"):
         assert expected in done.stdout
     assert done.stderr == "no node was running\n"
+
+
+def test_a_cluster_with_tls_serves_those_with_its_certificates_until_told_otherwise(
+    cluster: Command, directory: ClusterDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = cluster("up", "--tls", "--detach", "--", "--cluster-name", "other")
+    assert refused.err.startswith("error: USAGE: --cluster-name is decided")
+    asked = cluster("up", "--tls", "--detach", "--nodes", 3, "--shards", 1, "--port", free_base())
+    assert asked.code == 0, asked
+    found = status(cluster)
+    assert found["whole"]
+    flags = asked.out.splitlines()[-1].removeprefix("with ").split()
+    endpoints = ",".join(found["endpoints"])
+    assert run(["kv", "put", "x", "1", "--endpoint", endpoints, *flags]) == 0
+    capsys.readouterr()
+    plain = ["kv", "get", "x", "--endpoint", endpoints]
+    assert run([*plain, "--timeout", "3s"]) == 5
+    assert run([*plain, "--timeout", "3s", *flags[:2]]) == 5  # it trusts the nodes: not enough
+    capsys.readouterr()
+    assert cluster("down").code == 0
+
+    assert cluster("up", "--detach").code == 0  # as last time
+    assert run([*plain, *flags]) == 0
+    assert capsys.readouterr().out == "1\n"
+    assert cluster("down").code == 0
+
+    assert cluster("up", "--no-tls", "--detach").code == 0
+    assert run(plain) == 0
+    assert capsys.readouterr().out == "1\n"
+    assert cluster("down").code == 0
+    assert directory.certificates.stat().st_mode & 0o777 == 0o700

@@ -23,7 +23,9 @@ from onelog.projections.timeseries.types import Aggregate, Policy, Rule
 from onelog.ual.entry import Draft
 from onelog.ual.files import DiskFiles
 from onelog.ual.log_config import LogConfig
+from tests.projections.stream.stream_pages import read_undelivered
 from tests.snapshot.live import MINUTE, SECOND, LiveShard, put
+from tests.ual.shards import close_active, seal_closed
 
 NAMESPACE = "default"
 CONFIG = LogConfig(ring_bytes=4096, segment_bytes_max=900, free_bytes_min=0)
@@ -119,8 +121,7 @@ class Models:
         member = self.stream("member", groups.GroupJoin(name, group, MINUTE))
         found = self.state.stream.describe_group(NAMESPACE, name, group)
         assert not isinstance(found, Refused), found
-        page = self.state.stream.next_offsets(self.live.log, NAMESPACE, name, group, 0, limit=limit)
-        assert not isinstance(page, Refused), page
+        page = read_undelivered(self.state.stream, self.live.log, name, group, 0, limit)
         offsets = tuple(item.offset for item in page.items if isinstance(item, Record))
         deliver = groups.Deliver(
             name, group, member, found.generation, 0, found.delivered[0], page.next_offset, offsets
@@ -173,11 +174,11 @@ def build_models(path: Path, *, close: bool = True) -> Models:
     models = Models(path)
     models.write_keys()
     models.write_queue()
-    models.live.log.seal()
+    seal_closed(models.live.log)
     models.write_stream()
     models.live.snapshot()
-    models.live.log.close_active()
-    models.live.log.seal()
+    close_active(models.live.log)
+    seal_closed(models.live.log)
     models.write_series()
     models.live.snapshot()
     models.write_batch()

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from onelog.projections.queue.message import QueueConfig
 from onelog.projections.stream import commands as stream_commands
 from onelog.projections.timeseries import commands as ts_commands
 from onelog.projections.timeseries.names import series_name
-from onelog.ual.directory import DataDirectory, Topology
+from onelog.ual.directory import Topology
 from onelog.ual.entry import Draft
 from onelog.ual.files import DiskFiles
 from onelog.ual.recovery import open_hard_state, open_log
@@ -21,6 +20,7 @@ from onelog.ual.routing import partition_of, shard_of
 from onelog.ual.segments.sealing import compact_segment
 from tests.onelog.cli.log.models import ESCAPE, NAMESPACE, TIME, Ask, Models, build_models
 from tests.snapshot.live import SECOND
+from tests.ual.shards import close_active, drop_before, make_directory, seal_closed
 
 # Queues ------------------------------------------------------------------------------------------
 
@@ -296,7 +296,7 @@ def test_bodies_and_records_that_the_log_has_let_go_are_said_to_be_gone(
     tmp_path: Path, onelog: Ask
 ) -> None:
     models = build_models(tmp_path / "data", close=False)
-    models.live.log.drop_before(models.live.store.keep_from_index)
+    drop_before(models.live.log, models.live.store.keep_from_index)
     first_index = models.live.log.first_index
     models.live.log.close()
     at = models.at
@@ -323,8 +323,8 @@ def test_bodies_and_records_that_the_log_has_let_go_are_said_to_be_gone(
 def test_a_block_that_compaction_has_let_go_is_said_to_be_gone(tmp_path: Path, onelog: Ask) -> None:
     models = build_models(tmp_path / "data", close=False)
     block = models.at["block"]
-    models.live.log.close_active()
-    models.live.log.seal()
+    close_active(models.live.log)
+    seal_closed(models.live.log)
     models.live.log.close()
     (path,) = [
         path
@@ -372,10 +372,7 @@ def test_the_shard_is_found_by_the_name_and_for_a_series_by_its_measurement(
             ts_commands.Write(series, TIME, (("usage", 1),)), NAMESPACE
         ),
     }
-    with DataDirectory.open_or_create(
-        files, data_dir, topology=topology, node_name="test", cluster_id=UUID(int=1),
-        node_id=UUID(int=2), created_at="2026-01-01T00:00:00Z",
-    ) as directory:  # fmt: skip
+    with make_directory(files, data_dir, topology) as directory:
         for shard in range(shards):
             paths = directory.shard_path(shard)
             log, _ = open_log(files, paths, open_hard_state(files, paths), shard=shard)

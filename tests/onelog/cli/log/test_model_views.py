@@ -9,6 +9,7 @@ import pytest
 from onelog.ual.files import DiskFiles
 from onelog.ual.offline.reader import open_offline_log
 from tests.onelog.cli.log.models import TIME, Ask, Models, build_models
+from tests.ual.shards import drop_before
 
 # Help --------------------------------------------------------------------------------------------
 
@@ -89,7 +90,7 @@ def test_counts_of_all_models_are_shown_by_model(models: Models, onelog: Ask) ->
 
 def test_a_state_that_cannot_be_counted_is_a_problem(tmp_path: Path, onelog: Ask) -> None:
     models = build_models(tmp_path / "data", close=False)
-    models.live.log.drop_before(models.live.store.keep_from_index)
+    drop_before(models.live.log, models.live.store.keep_from_index)
     models.live.log.close()
     for record in models.live.store.records:
         models.live.store.path(record).write_bytes(b"nonsense")

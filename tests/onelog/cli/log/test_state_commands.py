@@ -16,7 +16,7 @@ from onelog.ual.log_config import LogConfig
 from onelog.ual.manifest import load as load_manifest
 from onelog.ual.manifest import save as save_manifest
 from tests.snapshot.live import LiveShard, put
-from tests.ual.shards import make_shard
+from tests.ual.shards import make_shard, seal_closed
 
 CONFIG = LogConfig(ring_bytes=4096, segment_bytes_max=2000, free_bytes_min=0)
 
@@ -51,7 +51,7 @@ def lived(path: Path, groups: int = 30, snapshots: int = 2) -> LiveShard[Project
     live = LiveShard(DiskFiles(), build_projections, data_dir=path / "data", config=CONFIG)
     for number in range(groups):
         live.do([put(b"user/%d" % (number % 7), b"value %d" % number), put(b"k", b"%d" % number)])
-        live.log.seal()
+        seal_closed(live.log)
         if snapshots and number % (groups // snapshots) == groups // snapshots - 4:
             live.snapshot()
     live.log.close()

@@ -1,0 +1,88 @@
+"""Leased messages, which settle themselves: ``message.ack()`` is ``queue.ack(message)``.
+
+There are two classes, one for each client: the methods of ``AsyncLeasedMessage`` are awaited, those
+of ``LeasedMessage`` block. A copy (pickled, or made by ``dataclasses.replace``) is a plain
+``Message`` without a queue, and so is what a worker passes to its handler: the worker settles it.
+"""
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from onelog.client.values import Message, Settled
+from onelog.errors import FailedPrecondition
+
+if TYPE_CHECKING:
+    from onelog.client.queue import AsyncQueue
+
+
+class _Leased(Message):
+    """What both classes have in common."""
+
+    __slots__ = ("_queue",)
+    _queue: "AsyncQueue | None"
+
+    def _source(self) -> "AsyncQueue":
+        queue: AsyncQueue | None = getattr(self, "_queue", None)
+        if queue is None:
+            what = f"message {self.message_id} belongs to no queue here; a worker settles its own"
+            raise FailedPrecondition(what, reason="NOT_LEASED")
+        return queue
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Message, tuple(getattr(self, each.name) for each in fields(Message))
+
+
+class AsyncLeasedMessage(_Leased):
+    """A message of a queue that is leased to us until it is settled or its lease ends."""
+
+    __slots__ = ()
+
+    async def ack(self) -> None:
+        """Acknowledge the message: it is done. LeaseLost if the lease has ended."""
+        await self._source().ack(self)
+
+    async def nack(self, *, delay_s: float | None = None, reason: str = "") -> Settled:
+        """Record a failed delivery: retry after ``delay_s`` (None: the queue's backoff)."""
+        return await self._source().nack(self, delay_s=delay_s, reason=reason)
+
+    async def extend(self, visibility_s: float | None = None) -> None:
+        """Extend the lease to ``visibility_s`` from now (None: the queue's setting)."""
+        await self._source().extend(self, visibility_s)
+
+    async def release(self) -> None:
+        """Release the message: it is ready again as if it had not been leased."""
+        await self._source().release(self)
+
+
+class LeasedMessage(_Leased):
+    """A message of a queue that is leased to us until it is settled or its lease ends."""
+
+    __slots__ = ()
+
+    def ack(self) -> None:
+        """Acknowledge the message: it is done. LeaseLost if the lease has ended."""
+        self._run(self._source().ack(self))
+
+    def nack(self, *, delay_s: float | None = None, reason: str = "") -> Settled:
+        """Record a failed delivery: retry after ``delay_s`` (None: the queue's backoff)."""
+        found: Settled = self._run(self._source().nack(self, delay_s=delay_s, reason=reason))
+        return found
+
+    def extend(self, visibility_s: float | None = None) -> None:
+        """Extend the lease to ``visibility_s`` from now (None: the queue's setting)."""
+        self._run(self._source().extend(self, visibility_s))
+
+    def release(self) -> None:
+        """Release the message: it is ready again as if it had not been leased."""
+        self._run(self._source().release(self))
+
+    def _run(self, call: Any) -> Any:
+        thread = self._source()._connection.thread
+        assert thread is not None, "of a blocking client"
+        return thread.run(call)
+
+
+def detach(message: Message) -> None:
+    """Take the message from its queue: something else settles it."""
+    if isinstance(message, _Leased):
+        message._queue = None
