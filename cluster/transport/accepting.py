@@ -125,6 +125,7 @@ class Acceptor(Generic[AnyGuest]):
         self._unproven: dict[AnyGuest, None] = {}  # oldest first
         self._of_address: Counter[str] = Counter()
         self._sockets: list[socket.socket] = []
+        self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}  # after failures to accept
         self._tasks: set[asyncio.Task[None]] = set()
         self._connecting: dict[AnyGuest, asyncio.Task[None]] = {}
 
@@ -167,10 +168,15 @@ class Acceptor(Generic[AnyGuest]):
     def start(self) -> None:
         """Accept connections."""
         for each in self._sockets:
-            self._begin(self._accept(each))
+            self._listen(each)
 
     async def stop(self) -> None:
         """Accept nothing more, end what is still becoming a connection, and close the port."""
+        for each in self._sockets:
+            asyncio.get_running_loop().remove_reader(each)
+        for pause in self._pauses.values():
+            pause.cancel()
+        self._pauses.clear()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -193,23 +199,30 @@ class Acceptor(Generic[AnyGuest]):
 
     # Inside
 
-    async def _accept(self, listener: socket.socket) -> None:
-        """Accept until this is cancelled.
+    def _accept(self, listener: socket.socket) -> None:
+        """Accept a connection that waits, if there is one.
 
-        Not the loop's own servers: those count nothing before TLS has come about.
+        Not the loop's own servers: those count nothing before TLS has come about. And not the
+        loop's ``sock_accept``: one that is cancelled loses the connection that it just accepted.
         """
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                accepted, address = await loop.sock_accept(listener)
-            except OSError as error:  # no descriptors, or one that went at once
-                if error.errno in OUT_OF_DESCRIPTORS:
-                    self.refused["descriptors"] += 1
-                self._log.warn("no connection could be accepted: %s", error)
-                await asyncio.sleep(ACCEPT_PAUSE_S)
-                continue
-            self._admit(accepted, _name_host(address))
-            await asyncio.sleep(0)
+        try:
+            accepted, address = listener.accept()
+        except (BlockingIOError, InterruptedError):  # the caller went, or another took it
+            return
+        except OSError as error:  # no descriptors, or one that went at once
+            if error.errno in OUT_OF_DESCRIPTORS:
+                self.refused["descriptors"] += 1
+            self._log.warn("no connection could be accepted: %s", error)
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(listener)
+            self._pauses[listener] = loop.call_later(ACCEPT_PAUSE_S, self._listen, listener)
+            return
+        accepted.setblocking(False)
+        self._admit(accepted, _name_host(address))
+
+    def _listen(self, listener: socket.socket) -> None:
+        self._pauses.pop(listener, None)
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     def _admit(self, accepted: socket.socket, address: str) -> None:
         limits = self.limits

@@ -251,19 +251,17 @@ def test_a_process_without_descriptors_accepts_later(
 
     async def test() -> None:
         async with Port() as port:
-            loop = asyncio.get_running_loop()
-            accept, attempts = loop.sock_accept, 0
+            accept, attempts = socket.socket.accept, 0
 
-            async def fail(listener: Any) -> Any:
+            def fail(listener: socket.socket) -> Any:
                 nonlocal attempts
                 attempts += 1
                 if attempts <= 2:
                     raise OSError(number, "no descriptors")
-                return await accept(listener)
+                return accept(listener)
 
-            # The accept that is under way takes the first caller.
             first = await connect(port.address, Purpose.EXCHANGE)
-            monkeypatch.setattr(loop, "sock_accept", fail)
+            monkeypatch.setattr(socket.socket, "accept", fail)
             second = await connect(port.address, Purpose.EXCHANGE)
             third = await connect(port.address, Purpose.EXCHANGE)
             assert port._listener.acceptor.refused == {"descriptors": 2}
@@ -272,6 +270,31 @@ def test_a_process_without_descriptors_accepts_later(
                 await each.close()
 
     run(test())
+
+
+def test_no_connection_is_lost_when_a_port_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was accepted in the turn in which the port stops is closed, not forgotten."""
+    accepted: list[socket.socket] = []
+
+    async def test() -> None:
+        async with Port() as port:
+            loop, accept = asyncio.get_running_loop(), socket.socket.accept
+            stopping: list[asyncio.Task[None]] = []
+
+            def stop_now(listener: socket.socket) -> Any:
+                found = accept(listener)
+                accepted.append(found[0])
+                stopping.append(loop.create_task(port._listener.acceptor.stop()))
+                return found
+
+            monkeypatch.setattr(socket.socket, "accept", stop_now)
+            with socket.create_connection(split_address(port.address)):
+                await until(lambda: stopping)
+                await asyncio.gather(*stopping)
+                port.go.set()
+
+    run(test())
+    assert [each.fileno() for each in accepted] == [-1]
 
 
 def test_the_loop_turns_while_a_peer_sends_without_a_pause() -> None:
