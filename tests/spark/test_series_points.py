@@ -79,7 +79,7 @@ def answers(data_dir: Path, index: int) -> Points:
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("points")
-    return write_history(path, seed=10, steps=900, snapshots=2).path.parent
+    return write_history(path, seed=11, steps=900, snapshots=2).path.parent
 
 
 def last_index(data_dir: Path) -> int:
