@@ -101,6 +101,7 @@ def onelog(node: ServeProcess, *arguments: str) -> str:
 
 
 def metric(node: ServeProcess, name: str) -> float:
+    """Return a metric of a page that may be a second old."""
     _, page = get(node.http, "/metrics")
     (line,) = [each for each in page.decode().splitlines() if each.startswith(f"onelog_{name}{{")]
     return float(line.rpartition(" ")[2])
@@ -135,7 +136,7 @@ def test_a_lease_of_three_nodes_has_the_damaged_message_too(tmp_path: Path) -> N
         assert [each.message_id for each in leased] == sent[:50]
         assert {each.body for each in leased} == {BODY}
         assert {each.delivery_count for each in leased} == {1}
-        assert metric(node, "damage_met_total") >= 1
+        until(lambda: metric(node, "damage_met_total") >= 1)
         until_repaired(client, node)
         jobs.ack_many(leased)
         assert jobs.info().dead == dead.info().ready == 0
@@ -190,9 +191,9 @@ def test_a_node_alone_leases_what_is_intact_and_sets_the_rest_apart(tmp_path: Pa
         assert unreadable == [(sent[7], sent[7]), (sent[9], sent[9])]
         listed = [(each.queue, each.message_id) for each in damage.messages]
         assert listed == [("jobs{q}", sent[7]), ("jobs{q}", sent[9])]
-        assert metric(node, "segments_damaged") == 1
+        until(lambda: metric(node, "segments_damaged") == 1)
         until(lambda: metric(node, "messages_unreadable") == 2)
-        assert metric(node, "entries_unreadable") == 2
+        until(lambda: metric(node, "entries_unreadable") == 2)
 
         shown = onelog(node, "admin", "damage")
         assert f"{sent[7]} {sent[9]}" in shown
@@ -342,7 +343,7 @@ def test_readers_of_three_nodes_get_the_damaged_record_too(
         node = find_leader(client, cluster)
         rot(node, offsets[20])
         assert read(client, offsets) == offsets
-        assert metric(node, "damage_met_total") >= 1
+        until(lambda: metric(node, "damage_met_total") >= 1)
         until_repaired(client, node)
 
 
