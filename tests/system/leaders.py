@@ -14,7 +14,7 @@ import grpc.aio  # type: ignore[import-untyped]
 from onelog.v1 import admin_pb2, admin_pb2_grpc
 from tests.system.nodes import ServeProcess
 
-WAIT_S = 40.0
+WAIT_S = 120.0
 ASK_S = 1.0
 POLL_S = 0.02
 OPTIONS = (("grpc.max_reconnect_backoff_ms", 200), ("grpc.initial_reconnect_backoff_ms", 50))

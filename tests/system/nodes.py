@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from tests.system.ports import free_addresses
 from tests.system.processes import ROOT
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 POLL_S = 0.02
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from tests.system.ports import free_addresses
 
 ROOT = Path(__file__).parent.parent.parent
-WAIT_S = 20.0
+WAIT_S = 120.0
 POLL_S = 0.01
 REQUEST_S = 2.0
 

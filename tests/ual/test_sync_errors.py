@@ -10,7 +10,7 @@ import pytest
 
 from onelog.ual.files import DiskFiles
 
-WAIT_S = 10.0
+WAIT_S = 120.0
 
 
 def test_a_sync_beside_one_that_fails_does_not_succeed(

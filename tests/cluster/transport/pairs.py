@@ -14,7 +14,7 @@ from onelog.cluster.transport.handshake import Identity
 from onelog.cluster.transport.peers import PeerTransport, TransportConfig
 from onelog.cluster.transport.wire import Refused, decode_first
 
-WAIT_S = 10.0
+WAIT_S = 120.0
 SMALL = UUID(int=1)  # dials
 LARGE = UUID(int=2)  # answers
 CLUSTER = UUID(int=100)

@@ -26,7 +26,7 @@ from onelog.wire.grpc import (
     WireLimits,
 )
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 NAME = "tests.Port"
 
 Serve = Callable[[Any, Any, int], Coroutine[Any, Any, bytes | None]]

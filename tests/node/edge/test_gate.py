@@ -22,7 +22,7 @@ from onelog.node.edge.exchange import Exchange
 from onelog.node.readiness import Stage
 from onelog.node.server.server import Server
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 NAME = "tests.Echo"
 Check = health_pb2.HealthCheckRequest  # a message that is at hand
 

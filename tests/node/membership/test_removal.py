@@ -28,7 +28,7 @@ from tests.system.certificates import authority, signed
 
 CLUSTER = "c"
 NAMES = {PEER: "n2", OTHER: "n3"}
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:

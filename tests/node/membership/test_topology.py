@@ -22,7 +22,7 @@ from onelog.ual.directory import Topology
 from onelog.v1 import peer_pb2
 
 ONE, TWO = UUID(int=1), UUID(int=2)
-WAIT_S = 10.0
+WAIT_S = 120.0
 
 
 def node(node_id: UUID, *ports: int) -> NodeView:

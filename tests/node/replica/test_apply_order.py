@@ -14,7 +14,7 @@ from tests.cluster.raft.lone_shard import put
 from tests.node.replica.fake_shard import FakeShard
 from tests.node.replica.group import Group, Node
 
-WAIT_S = 10.0
+WAIT_S = 120.0
 
 
 def a_group_and_its_successor(group: Group) -> tuple[Node, Append]:

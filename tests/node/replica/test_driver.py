@@ -39,7 +39,7 @@ from onelog.ual.jobs import SyncJob
 from tests.node.replica.fake_shard import FakeMember, FakeShard
 from tests.ual.shards import make_directory
 
-WAIT_S = 10.0
+WAIT_S = 120.0
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:

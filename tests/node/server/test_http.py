@@ -16,7 +16,7 @@ LIMITS = HttpLimits(
     connections_max=2, request_s_max=0.3, header_bytes_max=4 * PART_BYTES, keep_alive_s_max=1
 )
 LONG = b"x" * (5 * PART_BYTES)
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 async def broken() -> Response:

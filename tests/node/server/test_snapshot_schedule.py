@@ -33,7 +33,7 @@ LOG = LogSettings(segment_bytes_max=64 << 10, free_bytes_min=0)
 BY_SIZE = SnapshotSettings(log_bytes_min=64 << 10, interval_s=3600.0)
 NEVER = SnapshotSettings(interval_s=3600.0)
 SLOW = partial(BuilderProcess, module="tests.snapshot.slow_builder")
-DEADLINE_S = 40.0
+DEADLINE_S = 120.0
 KEYS = 10
 
 

@@ -34,7 +34,7 @@ from onelog.v1 import (
 )
 from tests.system.ports import free_addresses
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:

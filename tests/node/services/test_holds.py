@@ -34,7 +34,7 @@ from tests.node.services.nodes import (
 
 LOG = LogSettings(segment_bytes_max=64 << 10, free_bytes_min=0)
 NEVER = SnapshotSettings(interval_s=3600.0)
-DEADLINE_S = 40.0
+DEADLINE_S = 120.0
 
 
 def set_hold(name: str = "export", **fields: Any) -> admin.SetHoldRequest:

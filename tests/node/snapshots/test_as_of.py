@@ -28,7 +28,7 @@ from tests.projections.timeseries import ts_histories
 
 NAMESPACE = "default"
 SMALL_LOG = LogSettings(segment_bytes_max=64 << 10, free_bytes_min=0)
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 
 
 def put(key: bytes, value: bytes) -> Draft:

@@ -17,7 +17,7 @@ from onelog.errors import OnelogError
 from onelog.node.public_errors import fill_error, status_of
 from onelog.v1 import admin_pb2, pipeline_pb2
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 SHARDS = 2
 
 Reply = OnelogError | pipeline_pb2.ExecuteResponse | None
