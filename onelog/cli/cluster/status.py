@@ -387,9 +387,11 @@ class History:
                     found.append((f"shard {shard.shard} has no leader", True))
                 continue
             self._leaders[shard.shard] = leader
-            if last is not None and last != leader:
+            if last is None:
+                found.append((f"{leader} leads shard {shard.shard}", False))
+            elif last != leader:
                 found.append((f"leader of shard {shard.shard} moved to {leader}", False))
-            elif last is not None and was is None:
+            elif was is None:
                 found.append((f"{leader} leads shard {shard.shard} again", False))
         return found
 

@@ -70,7 +70,8 @@ def down(number: int) -> NodeStatus:
 def test_a_failover_is_told_as_it_happens() -> None:
     looks = Looks()
     leader, follower = replica("leader", 1, 100), replica("follower", 1, 100)
-    assert looks.see(0.0, node(1, leader), node(2, follower), node(3, follower)) == []
+    first = looks.see(0.0, node(1, leader), node(2, follower), node(3, follower))
+    assert first == ["node 1 leads shard 0"]
     without = replica("follower", 1, 100)
     assert looks.see(0.5, down(1), node(2, without), node(3, without)) == [
         "node 1 down",
