@@ -29,7 +29,7 @@ from onelog.snapshot.past import start_past
 from onelog.snapshot.progress import Progress, no_progress
 from onelog.snapshot.recovery import recover_state
 from onelog.snapshot.state import hash_text, write_state
-from onelog.snapshot.store import SnapshotStore
+from onelog.snapshot.store import KEPT_MAX, KeepConfig, SnapshotStore
 from onelog.ual.directory import DataDirectory
 from onelog.ual.entry import Entry
 from onelog.ual.errors import IndexDropped, IndexInFuture, MissingSegment
@@ -212,7 +212,8 @@ def make_snapshot(
             shard=shard,
             config=config or LogConfig(ring_bytes=_RING_BYTES),
         )
-        store = SnapshotStore.open(files, paths, log)
+        # The settings of the server are not known here: its next snapshot drops what they do not keep.
+        store = SnapshotStore.open(files, paths, log, KeepConfig(snapshots_min=KEPT_MAX))
         recovered = recover_state(files, shard, log, store, build_projections, progress)
         router = recovered.state.router
         index = router.applied_index

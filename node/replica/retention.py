@@ -29,6 +29,7 @@ import numpy as np
 from onelog.projections.shard_state import Projections
 from onelog.projections.system.commands import HoldBreak, encode_command
 from onelog.projections.system.holds import Cause, Hold
+from onelog.snapshot.store import RESERVE_BYTES
 from onelog.ual.entry import Draft
 from onelog.ual.errors import CorruptFile
 from onelog.ual.log import Log
@@ -104,9 +105,8 @@ def log_bytes_behind(log: Log, index: int) -> int:
 
 LOOK_S = 1.0
 PROPOSE_S_MAX = 5.0
-# What the disk should have above ``log.free_bytes_min``: below the one the leader breaks holds,
-# below the other every replica drops what it must.
-RESERVE_BYTES = 1 << 30
+# What the disk should have above ``log.free_bytes_min``: below ``RESERVE_BYTES`` the leader breaks
+# holds, below this every replica drops what it must.
 LAST_BYTES = 256 << 20
 # What a hold is given that does not say.
 BYTES_MAX_DEFAULT = 16 << 30

@@ -146,7 +146,7 @@ class ReplicaState(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., node_name: _Optional[str] = ..., hashes: _Optional[_Iterable[int]] = ..., has_stopped: _Optional[bool] = ...) -> None: ...
 
 class SnapshotStatus(_message.Message):
-    __slots__ = ("size", "age_ms", "first_as_of_index", "taken", "build_ms", "failures", "failure", "trimmed_segments")
+    __slots__ = ("size", "age_ms", "first_as_of_index", "taken", "build_ms", "failures", "failure", "trimmed_segments", "first_as_of_ns", "kept", "kept_bytes")
     SIZE_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
     FIRST_AS_OF_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +155,9 @@ class SnapshotStatus(_message.Message):
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     TRIMMED_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_AS_OF_NS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
     size: int
     age_ms: int
     first_as_of_index: int
@@ -163,7 +166,10 @@ class SnapshotStatus(_message.Message):
     failures: int
     failure: str
     trimmed_segments: int
-    def __init__(self, size: _Optional[int] = ..., age_ms: _Optional[int] = ..., first_as_of_index: _Optional[int] = ..., taken: _Optional[int] = ..., build_ms: _Optional[int] = ..., failures: _Optional[int] = ..., failure: _Optional[str] = ..., trimmed_segments: _Optional[int] = ...) -> None: ...
+    first_as_of_ns: int
+    kept: int
+    kept_bytes: int
+    def __init__(self, size: _Optional[int] = ..., age_ms: _Optional[int] = ..., first_as_of_index: _Optional[int] = ..., taken: _Optional[int] = ..., build_ms: _Optional[int] = ..., failures: _Optional[int] = ..., failure: _Optional[str] = ..., trimmed_segments: _Optional[int] = ..., first_as_of_ns: _Optional[int] = ..., kept: _Optional[int] = ..., kept_bytes: _Optional[int] = ...) -> None: ...
 
 class PeerLag(_message.Message):
     __slots__ = ("node_id", "proposals", "shipped_bytes", "shipping_bytes")

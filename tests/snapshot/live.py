@@ -23,7 +23,7 @@ from onelog.snapshot.build import BuildResult, Capture, build_in_process, plan_b
 from onelog.snapshot.progress import Progress, no_progress
 from onelog.snapshot.recovery import Recovered, recover_state
 from onelog.snapshot.state import StateT, hash_text
-from onelog.snapshot.store import SnapshotStore
+from onelog.snapshot.store import KeepConfig, SnapshotStore
 from onelog.ual.entry import Draft, Entry
 from onelog.ual.files import Files
 from onelog.ual.log import Log
@@ -56,6 +56,7 @@ class LiveShard(Generic[StateT]):
         *,
         data_dir: Path = DATA,
         config: LogConfig = SMALL,
+        keep: KeepConfig | None = None,
         progress: Progress = no_progress,
     ) -> None:
         self.files = files
@@ -63,7 +64,7 @@ class LiveShard(Generic[StateT]):
         self.make_state = make_state
         self.paths = make_shard(files, data_dir)
         self.log, _ = open_shard(files, self.paths, config)
-        self.store = SnapshotStore.open(files, self.paths, self.log)
+        self.store = SnapshotStore.open(files, self.paths, self.log, keep)
         self.recovered: Recovered[StateT] = recover_state(
             files, 0, self.log, self.store, make_state, progress
         )

@@ -264,7 +264,8 @@ def snapshot(
 ) -> None:
     """Save the state of each shard as a snapshot; the server must be stopped.
 
-    The next start loads it and replays only the entries after it. The last two are kept. A shard
+    The next start loads it and replays only the entries after it. Older snapshots
+    stay, until the next one of the server: it drops those that its settings do not keep. A shard
     that has not changed since its newest snapshot is skipped.
 
     \b
