@@ -6,10 +6,11 @@
 3. MANIFEST, which recorded the hash of the live state.
 4. What the caller expects at an index, because a server named it.
 
-They must agree: the first three at the newest snapshot, the last at its index. The log after both is
-replayed too, up to what is known to be committed. That shows that it can be applied, and gives the
-hash at the end, to compare with another replica's. If hashes differ, replaying gives another state
-than applying did, or a file is damaged; the verdict says which. It only reads and takes no lock.
+They must agree: the first three at the newest snapshot, the last at its index. The log after both
+is replayed too, up to what is known to be committed. That shows that it can be applied, and gives
+the hash at the end, to compare with another replica's. If hashes differ, replaying gives another
+state than applying did, or a file is damaged; the verdict says which. It only reads and takes no
+lock.
 
 ``VERIFIERS`` is what ``onelog log verify`` uses for the files in snaps/. ``ual`` does not know this
 package, so it calls a verifier for each file by the end of its name. A snapshot is checked against

@@ -404,8 +404,8 @@ class SnapshotSettings:
         minimum=KEPT_MIN, maximum=KEPT_MAX,
     )  # fmt: skip
     past_s_min: float = setting(
-        _KEEP.past_s_min, "How far back reads as of an index reach, in seconds of log time, however "
-        "many snapshots are made; older ones and the log are kept for it.",
+        _KEEP.past_s_min, "How far back reads as of an index reach, in seconds of log time, "
+        "however many snapshots are made; older ones and the log are kept for it.",
         minimum=0, maximum=PAST_S_MAX,
     )  # fmt: skip
 

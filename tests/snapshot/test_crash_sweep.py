@@ -1,8 +1,9 @@
 """A shard with snapshots, crashed after every file operation of theirs, under every policy.
 
 The workload appends, syncs, commits, seals, builds and keeps snapshots, two or more, and drops the
-log below the oldest one. After each operation of a snapshot, and after some of the others (tests/faults crashes
-those one by one), the disk is forked as a crash would leave it and the shard restarted. Then:
+log below the oldest one. After each operation of a snapshot, and after some of the others
+(tests/faults crashes those one by one), the disk is forked as a crash would leave it and the shard
+restarted. Then:
 
 * the state is the one that the live shard had at that index, and going on to the end of what was
   synced gives the state it had there;

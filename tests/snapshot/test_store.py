@@ -1,6 +1,7 @@
 """Which snapshots are kept, and what happens to the others."""
 
 import errno
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -224,8 +225,8 @@ def test_the_past_never_gets_shorter_than_the_setting_and_snapshots_stay_few(see
         assert times[-keep.snapshots_min :] == [0, *made][-keep.snapshots_min :]
         assert len(times) <= PAST_PARTS + 1 + keep.snapshots_min
         # And the first one is not much older than it must be: its successor was not dropped.
-        gaps = [late - early for early, late in zip(times, times[1:], strict=False)]
-        longest = max((b - a for a, b in zip([0, *made], made, strict=False)), default=0)
+        gaps = [late - early for early, late in pairwise(times)]
+        longest = max(late - early for early, late in pairwise((0, *made)))
         assert max(gaps) <= keep.past_ns // PAST_PARTS + longest
 
 

@@ -246,7 +246,7 @@ def test_a_proof_goes_on_to_the_end_of_the_log_and_says_what_it_compared(
         ("something", 2, "is not like"),
         ("ab at index 0", 2, "is not like"),
         ("ab at index 99999", 1, "INDEX_IN_FUTURE"),
-        ("ab at index 3", 2, "nothing to compare: index 3 is inside a group"),
+        ("ab at index 3", 2, "index 3 is inside a group, where no server has a state"),
     ],
 )
 def test_an_expectation_that_cannot_be_met_is_refused(
