@@ -25,7 +25,6 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
 
 from onelog.projections.shard_state import Projections
 from onelog.snapshot.errors import CorruptSnapshot, LogGap, StateMismatch
@@ -61,7 +60,8 @@ class Verdict(Enum):
     NOTHING = "nothing to compare"  # no snapshot is kept, and nothing is expected
 
 
-class StateHash(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StateHash:
     """The hash of a state, and the index that it is of."""
 
     index: int

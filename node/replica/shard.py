@@ -182,8 +182,7 @@ class Shard:
             applied=applied,
             protections=protections,
         )
-        shipping_config = shipping or ShippingConfig()
-        self.shipping = Shipping(self, files, paths, shard, shipping_config, send)
+        self.shipping = Shipping(self, files, paths, shard, shipping or ShippingConfig(), send)
         self.shipping.repair.listeners.append(self._pass_on_damage)
         self._pass_on_damage()
         self.comparison = StateComparison(

@@ -59,7 +59,6 @@ from onelog.node.replica.driver import ShardDriver, own_task
 from onelog.node.replica.repair import Damage
 from onelog.node.replica.retention import (
     BYTES_MAX_DEFAULT,
-    RESERVE_BYTES,
     TTL_MS_DEFAULT,
     held_bytes,
     is_let_go,
@@ -85,6 +84,7 @@ from onelog.projections.system.commands import (
     encode_command,
 )
 from onelog.projections.system.holds import Cause, Hold
+from onelog.snapshot.store import RESERVE_BYTES
 from onelog.ual.entry import Entry, Unreadable
 from onelog.ual.errors import DiskFull, IndexDropped, IndexInFuture, PayloadTooLarge
 from onelog.ual.log import Log
