@@ -96,6 +96,8 @@ class SnapshotStore:
         self._log = log
         self._keep = keep or KeepConfig()
         self._times_ns: dict[str, int] = {}  # by file, as far as they were asked for
+        # By file: the first entry that the state refers to, or any up to the newest one.
+        self._needed_from: dict[str, int] = {}
         self.directory = paths.snapshots
 
     @classmethod
@@ -130,7 +132,16 @@ class SnapshotStore:
             times_ns = self._find_times_ns((records[0], records[-1]))
             if times_ns[0] > times_ns[1] - self._keep.past_ns:
                 return 1
-        return records[0].index + 1
+        keep_from = records[0].index + 1
+        if self._keep.past_ns:
+            # Bodies, records and blocks that are in the log only: states of the past refer to those
+            # that their first one referred to, and to later ones. After a restart it is not known.
+            keep_from = min(keep_from, self.needed_from(records[0]))
+        return keep_from
+
+    def needed_from(self, record: SnapshotRecord) -> int:
+        """Return the first entry that a kept state may refer to."""
+        return self._needed_from.get(record.file, self._log.first_index)
 
     @property
     def gives_way(self) -> bool:
@@ -212,12 +223,18 @@ class SnapshotStore:
         self._finish(self.install_begin(record))
 
     def accept_begin(
-        self, record: SnapshotRecord, live_hash: str, rejected: Collection[SnapshotRecord] = ()
+        self,
+        record: SnapshotRecord,
+        live_hash: str,
+        rejected: Collection[SnapshotRecord] = (),
+        needed_from: int | None = None,
     ) -> ManifestJob | None:
         """Install a snapshot if it holds the state that the server had at that index.
 
         Otherwise the file is removed and ``StateMismatch`` raised: replay and apply disagree. If a
         newer one is kept by now, the file is removed too, and there is no job to run.
+
+        ``needed_from`` is the first entry of the log that the state refers to, if that is known.
         """
         # First, because a full disk may revert a change of the list that is under way.
         self._log.manifest_file.settle()
@@ -227,6 +244,8 @@ class SnapshotStore:
         if self.newest is not None and record.index <= self.newest.index:
             self.remove_unlisted([record])
             return None
+        if needed_from is not None:
+            self._needed_from[record.file] = needed_from
         return self.install_begin(record, rejected)
 
     def forget(self, records: Collection[SnapshotRecord]) -> None:
@@ -259,6 +278,7 @@ class SnapshotStore:
         dropped = tuple(self.path(record) for record in self.records if record not in records)
         files = {record.file for record in records}
         self._times_ns = {file: at for file, at in self._times_ns.items() if file in files}
+        self._needed_from = {file: at for file, at in self._needed_from.items() if file in files}
         # With a new checkpoint: MANIFEST must record that the entries up to the snapshot are
         # durable, or recovery could take damage below it for a torn tail.
         manifest = replace(self._log.checkpointed(), snapshots=records)

@@ -68,6 +68,16 @@ def droppable_before(
     return keep_index
 
 
+def needed_by_state(log: Log, state: Projections) -> int:
+    """Return the first entry that the live state may refer to, whatever becomes of it later.
+
+    What a file that is not sealed holds is not known apart, so all of it counts.
+    """
+    end = log.last_index + 1
+    unsealed = (s.first_index for s in log.segments.segments if isinstance(s, UnsealedSegment))
+    return droppable_before(log, state, min(unsealed, default=end), ignores_holds=True)
+
+
 def _is_needed(segment: SealedSegment, state: Projections, kept_from: dict[int, int]) -> bool:
     if state.router.pinned(segment.first_index, segment.last_index):
         return True

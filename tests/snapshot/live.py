@@ -113,16 +113,27 @@ class LiveShard(Generic[StateT]):
         )
         return build_in_process(self.files, request, self.make_state, progress), capture
 
-    def snapshot(self) -> BuildResult:
-        """Build a snapshot, compare it with the live state and keep it."""
+    def snapshot(self, needed_from: int | None = None) -> BuildResult:
+        """Build a snapshot, compare it with the live state and keep it.
+
+        Without ``needed_from`` its state refers to nothing in the log.
+        """
         result, capture = self.build()
-        accept(self.log, self.store, result.record, capture.state_hash)
+        if needed_from is None:
+            needed_from = capture.index + 1
+        accept(self.log, self.store, result.record, capture.state_hash, needed_from)
         return result
 
 
-def accept(log: Log, store: SnapshotStore, record: SnapshotRecord, live_hash: str) -> bool:
+def accept(
+    log: Log,
+    store: SnapshotStore,
+    record: SnapshotRecord,
+    live_hash: str,
+    needed_from: int | None = None,
+) -> bool:
     """Keep a snapshot whose state is the live one; return whether it is kept."""
-    job = store.accept_begin(record, live_hash)
+    job = store.accept_begin(record, live_hash, needed_from=needed_from)
     if job is not None:
         job.run()
         log.manifest_file.finish(job)

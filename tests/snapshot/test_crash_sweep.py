@@ -82,7 +82,9 @@ class Sweep:
         if live.log.applied_index > (newest.index if newest else 0):
             self.is_snapshotting = True
             result, capture = live.build()
-            job = live.store.accept_begin(result.record, capture.state_hash)
+            job = live.store.accept_begin(
+                result.record, capture.state_hash, needed_from=capture.index + 1
+            )
             assert job is not None
             self.append(meanwhile)
             if self.rng.random() < 0.5:

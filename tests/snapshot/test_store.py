@@ -299,3 +299,25 @@ def test_a_snapshot_whose_header_is_damaged_stands_in_for_no_older_one() -> None
 def test_what_cannot_be_kept_is_refused(count: int, age_s: float) -> None:
     with pytest.raises(ValueError, match="are kept"):
         KeepConfig(snapshots_min=count, past_s_min=age_s)
+
+
+def test_what_the_oldest_kept_state_refers_to_is_kept_in_the_log() -> None:
+    """Also after it is released. After a restart it is not known: then nothing is dropped."""
+    keep = KeepConfig(past_s_min=5)
+    live = LiveShard(SimDisk(), Toy, keep=keep)
+    for number in range(20):
+        live.do(toy_drafts(3, 10 * number))
+        live.snapshot(needed_from=4 if number < 10 else 3 * number)
+        close_active(live.log)
+        seal_closed(live.log)
+        oldest = live.store.records[0]
+        if live.log.first_index > 1 or live.store.keep_from_index > 1:
+            assert live.store.keep_from_index == min(
+                oldest.index + 1, live.store.needed_from(oldest)
+            )
+        drop_before(live.log, live.store.keep_from_index)
+        assert live.log.first_index <= (4 if oldest.index <= 30 else oldest.index)
+    assert live.log.first_index > 4
+    first_index = live.log.first_index
+    again = LiveShard(live.files, Toy, keep=keep)
+    assert again.store.keep_from_index == first_index

@@ -166,6 +166,36 @@ def test_snapshots_in_a_row_do_not_shorten_the_past_and_a_restart_neither(tmp_pa
     run(test())
 
 
+def test_what_a_state_of_the_past_refers_to_is_kept_with_it(tmp_path: Path) -> None:
+    """A body from before the oldest kept snapshot, which was acknowledged after it."""
+
+    async def test() -> None:
+        def draft(command: queue_commands.Command) -> Draft:
+            return queue_commands.encode_command(command, NAMESPACE)
+
+        keep = SnapshotSettings(log_bytes_min=64 << 10, interval_s=0.2, past_s_min=3.0)
+        async with single(tmp_path, shards=1, log=LOG, snapshot=keep) as node:
+            shard, report = shard_of(node), report_of(node)
+            await fill(node)
+            made = await write(node, draft(queue_commands.QueueCreate("jobs", QueueConfig())))
+            queue = made[0].number
+            message = (await write(node, draft(Enqueue(queue, b"body")))).first_index
+            while not shard.snapshots.records or shard.snapshots.records[0].index <= message:
+                await fill(node)
+                await asyncio.sleep(0.05)
+            token = (await write(node, draft(queue_commands.Lease(queue)))).first_index
+            await write(node, draft(queue_commands.Ack(queue, ((message, token),))))
+            acked, taken = shard.log.applied_index, report.taken
+            while shard.snapshots.records[0].index < acked:
+                assert shard.log.first_index <= message
+                await fill(node)
+                await asyncio.sleep(0.05)
+            assert report.taken > taken + 1, "nothing was trimmed meanwhile"
+            await until(lambda: shard.log.first_index > message)
+
+    run(test())
+
+
 def test_the_log_is_trimmed_as_snapshots_get_older_than_the_past_that_is_kept(
     tmp_path: Path,
 ) -> None:
