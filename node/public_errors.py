@@ -272,8 +272,8 @@ def _internal(error: BaseException) -> OnelogError:
     return errors.Internal(f"see the server's log for {number}", metadata=metadata)
 
 
-def status_of(error: OnelogError) -> status_pb2.Status:
-    """Return the status with its details."""
+def status_of(error: OnelogError, cost: common_pb2.Cost | None = None) -> status_pb2.Status:
+    """Return the status with its details, and what the call has cost, if that was asked for."""
     metadata = {key: cut_text(value) for key, value in error.metadata.items()}
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata)
     status = status_pb2.Status(code=error.code, message=cut_text(error.message))
@@ -282,6 +282,9 @@ def status_of(error: OnelogError) -> status_pb2.Status:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromNanoseconds(int(error.retry_after_s * 1e9))
         _pack(status.details.add, retry)
+    cost = cost if error.cost is None else error.cost
+    if cost is not None:
+        _pack(status.details.add, cost)
     return status
 
 

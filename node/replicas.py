@@ -30,6 +30,7 @@ from onelog.node.replica.driver import Driver, ShardDriver
 from onelog.node.replica.requests import ShardConfig
 from onelog.node.replica.shard import Shard
 from onelog.snapshot.progress import Phase, Progress
+from onelog.snapshot.store import KeepConfig
 from onelog.ual.directory import DataDirectory, Topology
 from onelog.ual.files import DiskFiles, Files
 from onelog.ual.log_config import LogConfig
@@ -71,6 +72,7 @@ class ReplicasConfig:
     shard: ShardConfig = field(default_factory=lambda: ShardConfig(group_entries_max=512))
     transport: TransportConfig = field(default_factory=TransportConfig)
     shipping: ShippingConfig = field(default_factory=ShippingConfig)
+    keep: KeepConfig = field(default_factory=KeepConfig)
     # Without it peers are not authenticated: for loopback and tests only.
     client_tls: ssl.SSLContext | None = None
 
@@ -169,6 +171,7 @@ class Replicas:
             raft_config=config.raft,
             founders=config.founders,
             shipping=config.shipping,
+            keep=config.keep,
             progress=progress,
         )
 

@@ -34,7 +34,7 @@ This module knows only gRPC's code numbers; ``onelog.status`` makes these errors
 """
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class OnelogError(Exception):
@@ -57,6 +57,8 @@ class OnelogError(Exception):
         self.reason = reason or self.default_reason
         self.metadata = dict(metadata or {})
         self.retry_after_s = retry_after_s
+        # A Cost of the protos, of a call that asked for it and was refused.
+        self.cost: Any = None
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.message}" if self.message else self.reason

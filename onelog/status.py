@@ -95,19 +95,28 @@ def error_of_status(status: status_pb2.Status) -> OnelogError:
     info = error_details_pb2.ErrorInfo()
     retry = error_details_pb2.RetryInfo()
     retry_after_s: float | None = None
+    cost: common_pb2.Cost | None = None
     for detail in status.details:
         if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
             detail.Unpack(info)
         elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
             detail.Unpack(retry)
             retry_after_s = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
+        elif detail.Is(common_pb2.Cost.DESCRIPTOR):
+            cost = common_pb2.Cost()
+            detail.Unpack(cost)
     reason = info.reason if info.domain == DOMAIN else ""
     # Some messages begin with the reason, for callers who see only the message.
     message = status.message.removeprefix(f"{reason}: ")
-    return make_error(status.code, message, reason, info.metadata, retry_after_s)
+    error = make_error(status.code, message, reason, info.metadata, retry_after_s)
+    error.cost = cost
+    return error
 
 
 def error_of_result(error: common_pb2.Error) -> OnelogError:
     """Return the exception for the error of one operation in a pipeline message."""
     retry_after_s = error.retry_after_ms / 1000 if error.retry_after_ms else None
-    return make_error(error.code, error.message, error.reason, error.metadata, retry_after_s)
+    made = make_error(error.code, error.message, error.reason, error.metadata, retry_after_s)
+    if error.HasField("cost"):
+        made.cost = error.cost
+    return made

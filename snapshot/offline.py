@@ -4,7 +4,8 @@
   reads, takes no lock, and works beside a running server.
 * ``make_snapshot`` opens the shard as a server would, with LOCK, and keeps one more snapshot.
 
-The commit index is the one that the directory records; a running server may know a higher one. That
+The commit index is the one that the directory records; a running server knows a higher one. An
+index above it that is in the log can be asked for: who names it says that it is committed. That
 different ways lead to the same state is shown by snapshot/proof.py.
 
 The state only refers to bodies of messages, records and blocks; ``read_entry`` reads them from the
@@ -29,7 +30,7 @@ from onelog.snapshot.past import start_past
 from onelog.snapshot.progress import Progress, no_progress
 from onelog.snapshot.recovery import recover_state
 from onelog.snapshot.state import hash_text, write_state
-from onelog.snapshot.store import SnapshotStore
+from onelog.snapshot.store import KEPT_MAX, KeepConfig, SnapshotStore
 from onelog.ual.directory import DataDirectory
 from onelog.ual.entry import Entry
 from onelog.ual.errors import IndexDropped, IndexInFuture, MissingSegment
@@ -84,6 +85,7 @@ class Rebuilt:
     base_index: int  # of the snapshot that it started from; 0: the beginning of the log
     entry_count: int  # replayed
     state_hash: str | None  # None inside of a batch, where there is no state of its own
+    committed_index: int  # that the directory records; ``index`` may be above it
     rejected: tuple[Rejected, ...]
     projections: Projections
     source: OfflineLog  # for what the state only refers to: bodies, records, blocks
@@ -149,14 +151,14 @@ def rebuild_state(
 
     ``records_kept`` is the number of records per stream partition that may be listed later. Starts
     from the newest usable snapshot at or below the index. Raises ``IndexInFuture`` above the
-    end, and ``NoSnapshot`` or ``LogGap`` if the state at the index cannot be rebuilt any more.
+    end of the log, and ``NoSnapshot`` or ``LogGap`` if the state at the index cannot be rebuilt any
+    more.
     """
     source = open_shard(files, data_dir, shard)
     snapshots = kept_snapshots(source)
-    end = max(source.commit_index, snapshots[-1].index if snapshots else 0)
-    end = min(end, source.last_index)
-    if index is not None and index > end:
-        raise IndexInFuture(index, source.first_index, end)
+    end = find_committed(source)
+    if index is not None and index > source.last_index:
+        raise IndexInFuture(index, source.first_index, source.last_index)
     target = end if index is None else index
     usable = [record for record in snapshots if record.index <= target]
     records = LastRecords(records_kept)
@@ -179,6 +181,7 @@ def rebuild_state(
         past.base_index,
         past.entry_count,
         state_hash,
+        end,
         past.rejected,
         past.projections,
         source,
@@ -212,7 +215,8 @@ def make_snapshot(
             shard=shard,
             config=config or LogConfig(ring_bytes=_RING_BYTES),
         )
-        store = SnapshotStore.open(files, paths, log)
+        # What the server's settings keep is not known here: its next snapshot drops the others.
+        store = SnapshotStore.open(files, paths, log, KeepConfig(snapshots_min=KEPT_MAX))
         recovered = recover_state(files, shard, log, store, build_projections, progress)
         router = recovered.state.router
         index = router.applied_index
@@ -256,6 +260,13 @@ def open_shard(files: Files, data_dir: Path, shard: int) -> OfflineLog:
         lost = source.last_index + 1, source.durable_index
         raise MissingSegment(str(source.paths.segments), *lost)
     return source
+
+
+def find_committed(source: OfflineLog) -> int:
+    """Return how far the log is known to be committed: a snapshot has committed entries only."""
+    snapshots = kept_snapshots(source)
+    end = max(source.commit_index, snapshots[-1].index if snapshots else 0)
+    return min(end, source.last_index)
 
 
 def kept_snapshots(source: OfflineLog) -> tuple[SnapshotRecord, ...]:

@@ -29,6 +29,7 @@ from onelog.node.errors import ConfigError
 from onelog.node.replica.requests import ShardConfig
 from onelog.node.snapshots.past import AsOfConfig
 from onelog.node.snapshots.taking import BuilderLimits
+from onelog.snapshot.store import KEPT_MAX, KEPT_MIN, PAST_S_MAX, KeepConfig
 from onelog.snapshot.trigger import TriggerConfig
 from onelog.ual.directory import (
     PARTITIONS_DEFAULT,
@@ -46,6 +47,7 @@ _LOOPBACK = "127.0.0.1"
 _RAFT, _LOG, _SHARD, _SHIPPING = RaftConfig(), LogConfig(), ShardConfig(), ShippingConfig()
 _TRANSPORT, _OUTBOX = TransportConfig(), OutboxLimits()
 _TRIGGER, _BUILDER, _AS_OF = TriggerConfig(), BuilderLimits(), AsOfConfig()
+_KEEP = KeepConfig()
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,6 +399,15 @@ class SnapshotSettings:
         _BUILDER.memory_bytes_max, "Memory limit of a builder, which holds one state; 0: none.",
         kind=Kind.SIZE, minimum=0,
     )  # fmt: skip
+    kept_min: int = setting(
+        _KEEP.snapshots_min, "Snapshots that are kept, at least.",
+        minimum=KEPT_MIN, maximum=KEPT_MAX,
+    )  # fmt: skip
+    past_s_min: float = setting(
+        _KEEP.past_s_min, "How far back reads as of an index reach, in seconds of log time, "
+        "however many snapshots are made; older ones and the log are kept for it.",
+        minimum=0, maximum=PAST_S_MAX,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -546,6 +557,10 @@ class Config:
         """Return when snapshots are due."""
         each = self.snapshot
         return TriggerConfig(each.log_bytes_min, each.interval_s, each.retry_s)
+
+    def keep_config(self) -> KeepConfig:
+        """Return which snapshots are kept."""
+        return KeepConfig(self.snapshot.kept_min, self.snapshot.past_s_min)
 
     def builder_limits(self) -> BuilderLimits:
         """Return what a builder of snapshots may take."""

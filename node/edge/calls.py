@@ -28,6 +28,10 @@ unary calls are read at once, however slow the client is. Streams may use up the
 connection, so the streams of different clients travel on different connections, as far as
 ``STREAM_LANES`` go. Forwarded calls may last long, so they are spread over several connections
 (onelog/spread.py).
+
+**Costs.** A call asks for its cost in its options or in its metadata, and every answer, message of
+a stream and refusal of it has one, whatever its handler does: this module adds it. ``Call.cost`` is
+where those who know more, about a write or a read round, say so (node/edge/shards.py).
 """
 
 import asyncio
@@ -53,7 +57,7 @@ from onelog.errors import (
     Unavailable,
 )
 from onelog.node.context import Kind, Method, NodeContext, Service
-from onelog.node.edge.exchange import CLIENT_KEY, STALL_S, Exchange
+from onelog.node.edge.exchange import CLIENT_KEY, COST_KEY, STALL_S, Exchange
 from onelog.node.edge.gate import Admission
 from onelog.node.public_errors import (
     answer_too_large,
@@ -64,6 +68,7 @@ from onelog.node.public_errors import (
 from onelog.node.tracing import Metadata, Span, with_parent
 from onelog.spread import Spread
 from onelog.status import error_of
+from onelog.v1 import common_pb2
 from onelog.wire.grpc import (
     CANCELLED,
     INTERNAL,
@@ -74,8 +79,8 @@ from onelog.wire.grpc import (
 
 FORWARDED_KEY = "onelog-forwarded"
 SHARD_KEY = "onelog-shard"
-# The trace that a call is part of must arrive with it.
-PASSED_KEYS = frozenset((traceparent.KEY,))
+# The trace that a call is part of must arrive with it, and that its cost is asked for.
+PASSED_KEYS = frozenset((traceparent.KEY, COST_KEY))
 RETRY_S = 0.1
 # Connections for streams to one endpoint, at least; a client always uses the same.
 STREAM_LANES = 256
@@ -207,8 +212,8 @@ class Call:
     """One call: its client, its deadline, and the metadata that forwarding needs."""
 
     __slots__ = (
-        "arrived_s", "client", "client_deadline_s", "deadline_s", "is_forwarded", "metadata",
-        "method", "only_shard", "response", "span",
+        "arrived_s", "client", "client_deadline_s", "cost", "deadline_s", "is_forwarded",
+        "metadata", "method", "only_shard", "response", "span",
     )  # fmt: skip
 
     def __init__(
@@ -227,6 +232,8 @@ class Call:
         self.metadata: Metadata = ()
         # Where what takes long is noted, if it is traced and not a stream.
         self.span: Span | None = None
+        # What it has cost until now, or since the last message of a stream; None: nobody asks.
+        self.cost: common_pb2.Cost | None = None
 
 
 class Calls:
@@ -347,17 +354,36 @@ class Calls:
         self, response: type[Any], handler: Any, exchange: Exchange, request: Any, size: int
     ) -> bytes:
         call = self._open(exchange, response)
+        options = getattr(request, "options", None)
+        if options is not None and options.with_cost and call.cost is None:
+            call.cost = exchange.cost = common_pb2.Cost()
         with _Admitted(self, exchange, call, size) as call.span:
             try:
                 answer = await self.run_on_leader(
                     call,
                     lambda: handler(request, call),
-                    lambda elsewhere: self.forward(call, elsewhere, request),
+                    lambda elsewhere: self._forward_whole(call, elsewhere, request),
                 )
             except OnelogError as error:
                 name_subject(error, request)
                 raise
+            if call.cost is not None:
+                answer = self._costed(call, answer, call.arrived_s)
             return self._fitting(answer)
+
+    async def _forward_whole(self, call: Call, elsewhere: Elsewhere, request: Message) -> bytes:
+        data = await self.forward(call, elsewhere, request)
+        call.cost = None  # the answer has it
+        return data
+
+    def _costed(self, call: Call, answer: Any, since_s: float) -> Any:
+        """Return an answer, or a message of a stream, with its cost."""
+        if type(answer) is bytes:
+            answer = call.response.FromString(answer)
+        assert call.cost is not None
+        elapsed_s = self.context.clock.now_s() - since_s
+        fill_cost(answer, call.cost, elapsed_s)
+        return answer
 
     async def _stream(
         self,
@@ -371,7 +397,13 @@ class Calls:
         call = self._open(exchange, response, has_deadline=False)
         with _Admitted(self, exchange, call, size):
             try:
-                await self._send_all(handler(decode(data), call), exchange)
+                request = decode(data)
+                options = getattr(request, "options", None)
+                if options is not None and options.with_cost and call.cost is None:
+                    call.cost = exchange.cost = common_pb2.Cost()
+                messages = handler(request, call)
+                del request, options
+                await self._send_all(messages, exchange, call)
             except OnelogError as error:
                 if error.reason != _MALFORMED:
                     name_subject(error, decode(data))
@@ -389,7 +421,10 @@ class Calls:
     ) -> None:
         """Streams in both directions; what each message takes is the handler's to count."""
         call = self._open(exchange, response, has_deadline=False)
-        await handler(messages, call, partial(self.send, exchange))
+        send = partial(self.send, exchange)
+        if call.cost is not None:
+            send = partial(self._send_costed, exchange, call)
+        await handler(messages, call, send)
 
     def _fitting(self, answer: Any) -> bytes:
         data = _serialize(answer)
@@ -425,7 +460,15 @@ class Calls:
                 retry_after_s=RETRY_S,
             ) from None
 
-    async def _send_all(self, messages: Any, exchange: Exchange) -> None:
+    async def _send_costed(self, exchange: Exchange, call: Call, message: Any) -> None:
+        """Send one message with what it has cost since the one before."""
+        cost = call.cost
+        assert cost is not None
+        await self.send(exchange, self._costed(call, message, call.arrived_s))
+        call.arrived_s = self.context.clock.now_s()
+        cost.Clear()
+
+    async def _send_all(self, messages: Any, exchange: Exchange, call: Call | None = None) -> None:
         """Send what comes until it ends, or the node stops and this is not about the node."""
         task, stop = asyncio.current_task(), self.context.stopping
         assert task is not None
@@ -434,7 +477,10 @@ class Calls:
             try:
                 try:
                     async for message in messages:
-                        await self.send(exchange, message)
+                        if call is None or call.cost is None:
+                            await self.send(exchange, message)
+                        else:
+                            await self._send_costed(exchange, call, message)
                         del message  # or it would take memory until the next one is there
                         if stop.is_set() and not is_open:
                             raise stopping()
@@ -484,6 +530,8 @@ class Calls:
                 call.only_shard = self._parse_shard(value)
             elif key in PASSED_KEYS:
                 call.metadata += ((key, value),)
+                if key == COST_KEY and not method.is_open:  # those are not ours to change
+                    call.cost = exchange.cost = common_pb2.Cost()
         return call
 
     def _parse_shard(self, value: str) -> int:
@@ -553,6 +601,46 @@ class _Ending:
 
     def __exit__(self, *_: object) -> None:
         self._tasks.discard(self._task)
+
+
+def add_cost(total: common_pb2.Cost, cost: common_pb2.Cost) -> None:
+    """Add what a part of a call has cost."""
+    total.wait_ns = total.wait_ns or cost.wait_ns
+    total.raft_ns += cost.raft_ns
+    total.fsync_ns += cost.fsync_ns
+    total.round_ns += cost.round_ns
+    total.scanned += cost.scanned
+    total.tier = max(total.tier, cost.tier)
+
+
+def fill_cost(answer: Any, cost: common_pb2.Cost, elapsed_s: float) -> None:
+    """Put a cost into an answer, beside what its handler has put there.
+
+    It belongs into the headers, or into the answer itself if it has none: then what the answer
+    lists was examined.
+    """
+    fields = answer.DESCRIPTOR.fields_by_name
+    if "header" in fields:
+        targets = [answer.header]
+    else:
+        targets = list(answer.headers) if "headers" in fields else [answer]
+    if not any(target.HasField("cost") for target in targets):
+        for target in targets:
+            # Of several shards each has the whole of it: the parts were done together.
+            target.cost.CopyFrom(cost)
+        if targets == [answer] and not cost.scanned:
+            answer.cost.scanned = sum(
+                len(value) for field, value in answer.ListFields() if field.is_repeated
+            )
+    for target in targets:
+        complete_cost(target.cost, elapsed_s, cost.round_ns)
+
+
+def complete_cost(found: common_pb2.Cost, elapsed_s: float, round_ns: int = 0) -> None:
+    """Add the time of a call that wrote nothing, if it is not there yet."""
+    if not (found.raft_ns or found.wait_ns):
+        found.round_ns = found.round_ns or round_ns
+        found.wait_ns = max(1, int(elapsed_s * 1e9) - found.round_ns)
 
 
 def snake_case(name: str) -> str:

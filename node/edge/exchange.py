@@ -32,6 +32,7 @@ from onelog.errors import (
 from onelog.node.context import Kind, Method
 from onelog.node.public_errors import error_of_exception, status_of, too_large
 from onelog.node.replica.direct_future import DirectFuture
+from onelog.v1 import common_pb2
 from onelog.wire.grpc import OK, Metadata, Status
 from onelog.wire.grpc import Call as WireCall
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 # calls under this name, within the connection that they came on. With TLS only nodes are believed.
 CLIENT_KEY = "onelog-client"
 CLIENT_NAME_SIZE_MAX = 64
+# A call whose metadata has this key is told what it has cost.
+COST_KEY = "onelog-cost"
 # How long a client may read nothing of what it is sent: a stream is dropped, a connection closed.
 STALL_S = 30.0
 # Messages that a stream takes before everybody else has a turn: a thousand that came together, and
@@ -64,7 +67,7 @@ class Exchange:
     __slots__ = (
         "_awaited", "_code", "_context", "_has_begun", "_is_counted", "_messages", "_request",
         "_sent", "_serving", "_size", "_started_s", "_task", "arrival_s", "client", "connection",
-        "deadline_s", "method", "wire",
+        "cost", "deadline_s", "method", "wire",
     )  # fmt: skip
 
     def __init__(self, connection: "Connection", wire: WireCall, method: Method) -> None:
@@ -83,6 +86,7 @@ class Exchange:
         self._has_begun = False
         self._is_counted = False
         self._code: int | None = None  # of the status, once it is decided
+        self.cost: common_pb2.Cost | None = None  # that a refusal shows, if it was asked for
         self._started_s = 0.0
         # Of a unary call: its steps, and what the next one waits for unless a task makes it.
         self._serving: Coroutine[Any, Any, None] | None = None
@@ -306,9 +310,18 @@ class Exchange:
             return
         self._code = error.code
         self.connection.gate.refuse(error.reason)
-        status = status_of(error)
+        status = status_of(error, self._cost_of_refusal())
         details = status.SerializeToString()
         self.connection.finish(self.wire, Status(error.code, status.message, details))
+
+    def _cost_of_refusal(self) -> common_pb2.Cost | None:
+        """Return what the call has cost until now, if it asks; it may have got nowhere."""
+        cost = self.cost
+        if cost is None and any(key == COST_KEY for key, _ in self.wire.metadata):
+            cost = common_pb2.Cost()
+        if cost is not None and not (cost.raft_ns or cost.wait_ns) and self._started_s:
+            cost.wait_ns = int((time.perf_counter() - self._started_s) * 1e9)
+        return cost
 
     def _stop(self, code: int) -> None:
         """Stop what carries the call out; that ends it."""

@@ -27,7 +27,7 @@ from onelog.cluster.errors import ClusterError, NotLeader
 from onelog.cluster.raft.member import LEADER
 from onelog.errors import InvalidArgument, NotFound, OutOfRange
 from onelog.node.context import NodeContext
-from onelog.node.edge.calls import Call, Calls, Elsewhere, gather
+from onelog.node.edge.calls import Call, Calls, Elsewhere, add_cost, gather
 from onelog.node.edge.timeseries_reads import SeriesReads
 from onelog.node.edge.waits import Timeouts, Waits
 from onelog.node.public_errors import error_of_cluster, error_of_reason, too_large
@@ -98,6 +98,7 @@ class View:
     deadline_s: float
     # A state of the past stays as it is while this is there; the live one changes with each wait.
     held: Past | None = None
+    round_ns: int = 0  # what a read round took, if there was one and it is asked for
 
     def for_read(self, as_of: int | None, *, with_cost: bool) -> "View":
         """Return the same state for one of several reads of it."""
@@ -112,6 +113,7 @@ class View:
         if self.with_cost:
             target.cost.scanned = scanned
             target.cost.tier = common_pb2.TIER_HOT
+            target.cost.round_ns = self.round_ns
 
 
 class Edge:
@@ -228,8 +230,10 @@ class Edge:
         outcome = await (future if span is None else span.wait(COMMIT, shard, future))
         if isinstance(outcome, Results):
             cost = None
-            if options.with_cost:
+            if options.with_cost or call.cost is not None:
                 cost = self.cost_of(driver, outcome, call)
+                if call.cost is not None:
+                    add_cost(call.cost, cost)
             return Written(shard, outcome.first_index, outcome, cost)
         if isinstance(outcome, Received):
             return Written(shard, outcome.first_index, [APPLIED] * len(drafts))
@@ -281,6 +285,7 @@ class Edge:
     async def read_live(self, shard: int, options: common_pb2.ReadOptions, call: Call) -> View:
         """Return the live state of a shard, whatever index of the past is asked for."""
         check_read(options)
+        began_s, has_round = self._clock.now_s(), False
         if options.level == common_pb2.READ_LEVEL_STALE:
             driver = self.replica(shard)
             staleness_ms = options.max_staleness_ms
@@ -293,11 +298,19 @@ class Edge:
         else:
             driver = self.leading(shard)
             level = _LED_LEVELS[options.level]
+            has_round = (
+                level is Level.LINEARIZABLE and len(driver.shard.member.membership.voters) > 1
+            )
             future = driver.read(call.deadline_s, level=level, min_index=options.min_index)
         span = call.span
         error = await (future if span is None else span.wait(READ, shard, future))
         if error is not None:
             raise self.failure(shard, error)
+        round_ns = 0
+        if options.with_cost or call.cost is not None:
+            round_ns = int((self._clock.now_s() - began_s) * 1e9) if has_round else 0
+            if call.cost is not None:
+                add_cost(call.cost, common_pb2.Cost(round_ns=round_ns, tier=common_pb2.TIER_HOT))
         return View(
             shard,
             driver.shard.projections,
@@ -306,6 +319,7 @@ class Edge:
             options.with_cost,
             self,
             call.deadline_s,
+            round_ns=round_ns,
         )
 
     async def bind(

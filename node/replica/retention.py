@@ -29,6 +29,7 @@ import numpy as np
 from onelog.projections.shard_state import Projections
 from onelog.projections.system.commands import HoldBreak, encode_command
 from onelog.projections.system.holds import Cause, Hold
+from onelog.snapshot.store import RESERVE_BYTES
 from onelog.ual.entry import Draft
 from onelog.ual.errors import CorruptFile
 from onelog.ual.log import Log
@@ -65,6 +66,16 @@ def droppable_before(
         if isinstance(segment, DamagedSegment) or _is_needed(segment, state, kept_from):
             return segment.first_index
     return keep_index
+
+
+def needed_by_state(log: Log, state: Projections) -> int:
+    """Return the first entry that the live state may refer to, whatever becomes of it later.
+
+    What a file that is not sealed holds is not known apart, so all of it counts.
+    """
+    end = log.last_index + 1
+    unsealed = (s.first_index for s in log.segments.segments if isinstance(s, UnsealedSegment))
+    return droppable_before(log, state, min(unsealed, default=end), ignores_holds=True)
 
 
 def _is_needed(segment: SealedSegment, state: Projections, kept_from: dict[int, int]) -> bool:
@@ -104,9 +115,8 @@ def log_bytes_behind(log: Log, index: int) -> int:
 
 LOOK_S = 1.0
 PROPOSE_S_MAX = 5.0
-# What the disk should have above ``log.free_bytes_min``: below the one the leader breaks holds,
-# below the other every replica drops what it must.
-RESERVE_BYTES = 1 << 30
+# What the disk should have above ``log.free_bytes_min``: below ``RESERVE_BYTES`` the leader breaks
+# holds, below this every replica drops what it must.
 LAST_BYTES = 256 << 20
 # What a hold is given that does not say.
 BYTES_MAX_DEFAULT = 16 << 30

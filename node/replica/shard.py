@@ -73,7 +73,7 @@ from onelog.projections.system.commands import TYPES_OPAQUE
 from onelog.projections.timeseries.columns import CorruptBlock
 from onelog.snapshot.progress import Progress, no_progress
 from onelog.snapshot.recovery import recover_state
-from onelog.snapshot.store import SnapshotStore
+from onelog.snapshot.store import KeepConfig, SnapshotStore
 from onelog.ual.directory import ShardPaths
 from onelog.ual.entry import HEADER_SIZE, Draft, Entry, decode_entries
 from onelog.ual.errors import (
@@ -149,6 +149,7 @@ class Shard:
         protections: Protections = ALL_ON,
         founders: Membership | None = None,
         shipping: ShippingConfig | None = None,
+        keep: KeepConfig | None = None,
         progress: Progress = no_progress,
     ) -> None:
         """``founders``: the first members, if this replica was not one of them."""
@@ -164,7 +165,7 @@ class Shard:
             lambda: int(clock.now_s() * 1e9), clock.wall_ns, lambda: self.log.last_timestamp_ns
         )
         journal = self._open_journal(founders or Membership.of([self_id, *peer_ids]))
-        self.snapshots = SnapshotStore.open(files, paths, self.log)
+        self.snapshots = SnapshotStore.open(files, paths, self.log, keep)
         self.recovered = recover_state(
             files, shard, self.log, self.snapshots, build_projections, progress
         )
@@ -181,8 +182,7 @@ class Shard:
             applied=applied,
             protections=protections,
         )
-        shipping_config = shipping or ShippingConfig()
-        self.shipping = Shipping(self, files, paths, shard, shipping_config, send)
+        self.shipping = Shipping(self, files, paths, shard, shipping or ShippingConfig(), send)
         self.shipping.repair.listeners.append(self._pass_on_damage)
         self._pass_on_damage()
         self.comparison = StateComparison(

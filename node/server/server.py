@@ -359,6 +359,7 @@ class Server:
             shard=config.shard_config(),
             transport=config.transport_config(),
             shipping=config.shipping_config(),
+            keep=config.keep_config(),
             client_tls=self._credentials.peer_client,
         )
 

@@ -26,9 +26,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from onelog.node.context import NodeContext
 from onelog.node.replica.driver import ShardDriver
 from onelog.node.replica.retention import log_bytes_behind
-from onelog.node.snapshots.past import PastStates
+from onelog.node.snapshots.past import PastStates, first_as_of_index, first_as_of_ns
 from onelog.node.snapshots.taking import SnapshotReport, age_s
 from onelog.snapshot.errors import SnapshotError
+from onelog.snapshot.store import KEPT_MIN
 from onelog.snapshot.trigger import Cause, Growth, snapshot_due
 from onelog.ual.errors import DiskFull
 
@@ -110,6 +111,7 @@ class SnapshotSchedule:
         if now_s < self._trim_at_s[number] or shard.failure is not None:
             return
         self._trim_at_s[number] = now_s + min(TRIM_S, self._config.interval_s)
+        await self._shorten_past(driver)
         if shard.log.segments.segments[0].last_index >= shard.snapshots.keep_from_index:
             return
         try:
@@ -129,6 +131,22 @@ class SnapshotSchedule:
         _log.info(
             "shard %d: dropped %d segments, the log begins at %d",
             number, count, shard.log.first_index,
+        )  # fmt: skip
+
+    async def _shorten_past(self, driver: ShardDriver) -> None:
+        """Keep no more of the past than a restart needs while the disk is short of space."""
+        store = driver.shard.snapshots
+        if not store.gives_way or len(store.records) <= KEPT_MIN:
+            return
+        count = len(store.records)
+        try:
+            await driver.record(store.give_way_begin)
+        except DiskFull:
+            return  # another time
+        _log.warning(
+            "shard %d: the disk is short of space: %d snapshots were dropped, and reads as of an "
+            "index reach back to %d only",
+            driver.number, count - len(store.records), store.records[0].index,
         )  # fmt: skip
 
     def _needed_from(self, number: int) -> int | None:
@@ -179,6 +197,7 @@ class SnapshotMetrics:
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client's ``Collector``."""
         yield from self._newest()
+        yield from self._kept()
         for name, text, read in _REPORT_GAUGES:
             gauge = GaugeMetricFamily(f"onelog_{name}", text, labels=["shard"])
             for number in self._drivers:
@@ -213,3 +232,26 @@ class SnapshotMetrics:
                 size.add_metric([str(number)], float(newest.size))
                 age.add_metric([str(number)], age_s(newest, self._clock))
         yield from (index, size, age)
+
+    def _kept(self) -> Iterator[Metric]:
+        count = GaugeMetricFamily("onelog_snapshots_kept", "Snapshots kept", labels=["shard"])
+        size = GaugeMetricFamily(
+            "onelog_snapshots_kept_bytes", "Size of all kept snapshots", labels=["shard"]
+        )
+        index = GaugeMetricFamily(
+            "onelog_past_first_index", "The oldest index for reads as of an index", labels=["shard"]
+        )
+        past = GaugeMetricFamily(
+            "onelog_past_seconds",
+            "How far reads as of an index reach back from the newest entry, by log time",
+            labels=["shard"],
+        )
+        for number, driver in self._drivers.items():
+            shard, labels = driver.shard, [str(number)]
+            records, first_ns = shard.snapshots.records, first_as_of_ns(shard)
+            count.add_metric(labels, float(len(records)))
+            size.add_metric(labels, float(sum(each.size for each in records)))
+            index.add_metric(labels, float(first_as_of_index(shard)))
+            reach_ns = shard.router.log_time_ns - first_ns if first_ns else 0
+            past.add_metric(labels, max(0, reach_ns) / 1e9)
+        yield from (count, size, index, past)

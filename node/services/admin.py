@@ -59,7 +59,6 @@ from onelog.node.replica.driver import ShardDriver, own_task
 from onelog.node.replica.repair import Damage
 from onelog.node.replica.retention import (
     BYTES_MAX_DEFAULT,
-    RESERVE_BYTES,
     TTL_MS_DEFAULT,
     held_bytes,
     is_let_go,
@@ -68,7 +67,7 @@ from onelog.node.replica.retention import (
 )
 from onelog.node.replica.shard import NodeClock, Shard
 from onelog.node.replica.status import find_alarms
-from onelog.node.snapshots.past import first_as_of_index
+from onelog.node.snapshots.past import first_as_of_index, first_as_of_ns
 from onelog.node.snapshots.taking import SnapshotReport, age_s
 from onelog.projections.limits import HOLD_NAME_SIZE_MAX, TTL_NS_MAX
 from onelog.projections.namespaces import Limits
@@ -85,6 +84,7 @@ from onelog.projections.system.commands import (
     encode_command,
 )
 from onelog.projections.system.holds import Cause, Hold
+from onelog.snapshot.store import RESERVE_BYTES
 from onelog.ual.entry import Entry, Unreadable
 from onelog.ual.errors import DiskFull, IndexDropped, IndexInFuture, PayloadTooLarge
 from onelog.ual.log import Log
@@ -314,11 +314,14 @@ def fill_snapshots(
     target: admin_pb2.SnapshotStatus, driver: ShardDriver, report: SnapshotReport, clock: NodeClock
 ) -> None:
     """Show how it goes with the snapshots of a replica."""
-    newest = driver.shard.snapshots.newest
+    records, newest = driver.shard.snapshots.records, driver.shard.snapshots.newest
     if newest is not None:
         target.size = newest.size
         target.age_ms = int(age_s(newest, clock) * 1000)
     target.first_as_of_index = first_as_of_index(driver.shard)
+    target.first_as_of_ns = first_as_of_ns(driver.shard)
+    target.kept = len(records)
+    target.kept_bytes = sum(each.size for each in records)
     target.taken = report.taken
     target.build_ms = int(report.seconds * 1000)
     target.failures = report.failures

@@ -23,7 +23,7 @@ from operator import attrgetter, methodcaller
 from typing import Any
 
 from onelog.errors import InvalidArgument, NotFound, OnelogError, OutcomeUnknown, TooLarge
-from onelog.node.edge.calls import NOTHING_DONE, Call, Elsewhere, gather
+from onelog.node.edge.calls import NOTHING_DONE, Call, Elsewhere, complete_cost, gather
 from onelog.node.edge.operation import (
     AnswerBudget,
     Lacking,
@@ -167,6 +167,7 @@ class Message:
         self.kinds: list[tuple[str, range]] = []  # of the operations, in order
         self.reasons: dict[int, str] = {}  # why operations failed, by position
         self.shards: dict[int, list[Step]] = {}
+        self._has_options = False
         self._session: SessionRef | None = None
         if request.HasField("session"):
             self._session = check_session(request.session)
@@ -234,6 +235,7 @@ class Message:
         """Return the spans of operations of one kind, each with its shard, in order."""
         keys: list[Hashable] = list(map(_namespace, requests))
         if any(map(_has_options, requests)):
+            self._has_options = True
             options = [request.options.SerializeToString() for request in requests]
             keys = list(zip(keys, options, strict=True))
         given = requests
@@ -369,8 +371,20 @@ class Message:
             for position in span.positions:
                 result = self.results[position]
                 kind = result.WhichOneof("result")
-                if kind is not None and kind != "error":
-                    getattr(result, kind).header.cost.CopyFrom(cost)
+                if kind is not None:
+                    answer = getattr(result, kind)
+                    (answer if kind == "error" else answer.header).cost.CopyFrom(cost)
+
+    def complete_costs(self, elapsed_s: float) -> None:
+        """Add costs where nothing else has: of what wrote nothing, and what was refused before."""
+        if not (self.with_cost or self._has_options):
+            return
+        for operation, result in zip(self._request.operations, self.results, strict=True):
+            kind, found = _kind(operation), result.WhichOneof("result")
+            asks = self.with_cost or (kind and getattr(operation, kind).options.with_cost)
+            if asks and found is not None:
+                answer = getattr(result, found)
+                complete_cost((answer if found == "error" else answer.header).cost, elapsed_s)
 
     def is_costed(self, step: Step) -> bool:
         """Whether somebody asks what a step has cost."""
@@ -592,6 +606,7 @@ class Executor:
             await gather(
                 *(self._run_shard(message, shard, steps, call) for shard, steps in shards.items())
             )
+        message.complete_costs(self._edge.context.clock.now_s() - call.arrived_s)
         if call.span is not None:
             message.describe(call.span)
         if not call.is_forwarded:  # or two nodes would count them
@@ -701,6 +716,7 @@ class Executor:
             level=options.level,
             max_staleness_ms=options.max_staleness_ms,
             min_index=options.min_index,
+            with_cost=message.with_cost or any(span.options.with_cost for span in spans),
         )
         view = await self._edge.read(shard, wanted, call)
         # All looks at the live state come first: it changes with each wait.

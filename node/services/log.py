@@ -29,10 +29,9 @@ from onelog.node.replica.driver import ShardDriver
 from onelog.node.snapshots.past import first_as_of_index
 from onelog.projections.reasons import Reason
 from onelog.snapshot.errors import CorruptSnapshot
-from onelog.snapshot.format import HEADER_SIZE, SnapshotHeader
 from onelog.snapshot.store import SnapshotStore
 from onelog.ual.entry import Unreadable
-from onelog.ual.errors import EntriesDamaged, UalError
+from onelog.ual.errors import EntriesDamaged
 from onelog.ual.files import File
 from onelog.ual.frames import FRAME_BYTES_MAX, FRAME_VOIDS_MAX, Checked, Frame, read_frame
 from onelog.ual.log import Log
@@ -148,7 +147,7 @@ def describe(
             term=record.term,
             size=record.size,
             state_hash=int(record.state_hash, 16),
-            timestamp_ns=_timestamp_ns(store, record),
+            timestamp_ns=store.log_time_ns(record),
         )
     data: bytes = answer.SerializeToString()
     return data
@@ -175,15 +174,6 @@ def _fill_span(
         span.size = segment.bounds[span.entry_count]
         if span.last_index == answer.cut_index:
             span.last_timestamp_ns = answer.cut_timestamp_ns
-
-
-def _timestamp_ns(store: SnapshotStore, record: SnapshotRecord) -> int:
-    """Return the log time of a snapshot; 0 if its file is gone by now, or damaged."""
-    try:
-        head = store.open_file(record).read(HEADER_SIZE, 0)
-        return SnapshotHeader.decode(record.file, head).timestamp_ns
-    except (OSError, UalError):
-        return 0
 
 
 # Log

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from onelog.node.edge.calls import Call, stopping
+from onelog.node.edge.calls import Call, complete_cost, stopping
 from onelog.node.edge.operation import applied, fill_header, run_write
 from onelog.node.edge.shards import Edge
 from onelog.node.public_errors import (
@@ -110,8 +110,12 @@ class PipelineService:
             response = pipeline_pb2.ExecuteResponse(request_id=request.request_id)
             refused = error_of_exception(error)
             self._edge.context.metrics.rpc_refused.labels(refused.reason).inc()
+            elapsed_s = self._edge.context.clock.now_s() - now_s
             for _ in request.operations:
-                fill_error(response.results.add().error, refused)
+                target = response.results.add().error
+                fill_error(target, refused)
+                if request.with_cost:
+                    complete_cost(target.cost, elapsed_s)
             if call.span is not None:
                 call.span.fail(refused.reason, refused.code)
         finally:

@@ -141,6 +141,7 @@ def parse_delete(request: timeseries_pb2.DeletePointsRequest, after: int = 0) ->
         request.first_ns if request.HasField("first_ns") else TIME_NS_MIN,
         request.last_ns if request.HasField("last_ns") else TIME_NS_MAX,
         after,
+        merges=request.HasField("first_ns") or request.HasField("last_ns"),
     )
 
 

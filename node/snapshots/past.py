@@ -47,7 +47,7 @@ from onelog.snapshot.errors import LogGap, NoSnapshot, StateMismatch
 from onelog.snapshot.offline import LastRecords
 from onelog.snapshot.past import PastState, start_past
 from onelog.ual.entry import Entry
-from onelog.ual.errors import IndexDropped
+from onelog.ual.errors import IndexDropped, UalError
 from onelog.ual.files import DiskFiles, Files
 from onelog.ual.log import Log
 from onelog.ual.manifest import SnapshotRecord
@@ -432,6 +432,22 @@ def first_as_of_index(shard: Shard) -> int:
     """Return the oldest index whose state can be built, as far as one can tell beforehand."""
     records, log = shard.snapshots.records, shard.log
     return records[0].index if records and log.first_index > 1 else log.first_index
+
+
+def first_as_of_ns(shard: Shard) -> int:
+    """Return the log time at that index; 0 if it is not known."""
+    records, log = shard.snapshots.records, shard.log
+    if records and log.first_index > 1:
+        return shard.snapshots.log_time_ns(records[0])
+    # The entry that founds a shard has no time.
+    for index in range(log.first_index, min(log.first_index + 1, log.applied_index) + 1):
+        try:
+            time_ns = log.read(index).timestamp_ns
+        except UalError:
+            return 0
+        if time_ns:
+            return time_ns
+    return 0
 
 
 def _compacted(shard: Shard, index: int) -> OutOfRange:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from onelog.node.replica.driver import ShardDriver
+from onelog.node.replica.retention import needed_by_state
 from onelog.node.replica.shard import NodeClock
 from onelog.snapshot.build import BuildRequest, BuildResult, Capture, plan_build
 from onelog.snapshot.builder_process import TIMEOUT_S, BuilderProcess
@@ -129,6 +130,7 @@ class Snapshots:
         shard = driver.shard
         store = shard.snapshots
         capture = Capture.of(shard.router)
+        needed_from = needed_by_state(shard.log, shard.projections)
         with suppress(TimeoutError):
             async with asyncio.timeout(DURABLE_S_MAX):
                 while capture.index > shard.log.durable_index:  # noqa: ASYNC110 - sets no event
@@ -148,7 +150,9 @@ class Snapshots:
         for why in result.rejected:
             _log.error("shard %d: a kept snapshot is damaged: %s", driver.number, why)
         rejected = [each for each in store.records if each.file in result.rejected_files]
-        await driver.record(lambda: store.accept_begin(result.record, capture.state_hash, rejected))
+        await driver.record(
+            lambda: store.accept_begin(result.record, capture.state_hash, rejected, needed_from)
+        )
         _log.info(
             "shard %d: snapshot at index %d, %d bytes, %d entries replayed",
             driver.number, result.record.index, result.record.size, result.entry_count,

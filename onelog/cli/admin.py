@@ -482,6 +482,10 @@ def _nodes(session: Session, only: str | None) -> Iterator[tuple[str, str]]:
         yield only, only
 
 
+def _shown_past(time_ns: int) -> str:
+    return shown_time(time_ns) if time_ns else "-"
+
+
 def _print_status(session: Session, found: "admin_pb2.GetStatusResponse", endpoint: str) -> None:
     from onelog.v1 import admin_pb2
 
@@ -498,6 +502,8 @@ def _print_status(session: Session, found: "admin_pb2.GetStatusResponse", endpoi
         ("committed", lambda each: each.commit_index),
         ("applied", lambda each: each.applied_index),
         ("snapshot", lambda each: each.snapshot_index),
+        ("past from", lambda each: each.snapshots.first_as_of_index),
+        ("past since", lambda each: _shown_past(each.snapshots.first_as_of_ns)),
         ("lag", lambda each: max((lag.proposals for lag in each.lags), default=None)),
         ("contents", lambda each: {name: n for name, n in sorted(each.counts.items()) if n}),
     ))  # fmt: skip

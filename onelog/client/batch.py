@@ -35,11 +35,18 @@ import asyncio
 from asyncio import Future
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
 from onelog.client.calls import Backoff
-from onelog.client.observing import COLLECTING, PARENT, add_parents, collecting_cost
+from onelog.client.observing import (
+    COLLECTING,
+    PARENT,
+    add_parents,
+    collect_cost,
+    collecting_cost,
+)
 from onelog.client.sessions import Session
 from onelog.client.tables import Rows
 from onelog.client.validation import UNSENDABLE, refuse
@@ -121,6 +128,9 @@ class Kind:
     # Whether it is sent although others are under way: a consumer may wait for what follows it.
     is_urgent: bool = False
 
+    # Who is told of a refusal as well, if somebody is.
+    refused: Callable[[OnelogError], None] | None = None
+
 
 class Batch:
     """Calls that are collected, then sent as one message."""
@@ -157,11 +167,11 @@ class Batch:
         spent, parent = COLLECTING.get(), PARENT.get()
         if parent is not None:
             add_parents(self.request, (parent,))
-        answer = kind.answer
+        answer, refused = kind.answer, None
         if spent is not None:
             self.request.with_cost = True
-            answer = collecting_cost(spent, answer)
-        return replace(kind, calls_max=1, answer=answer)
+            answer, refused = collecting_cost(spent, answer), partial(collect_cost, spent)
+        return replace(kind, calls_max=1, answer=answer, refused=refused)
 
     def build(self) -> None:
         """Make the operations of the calls that somebody still waits for."""

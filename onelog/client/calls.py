@@ -16,7 +16,7 @@ from typing import Any
 
 from onelog.channel import MISTAKES, NOT_CONNECTED, UNREACHED, Channel, RpcError
 from onelog.client.channels import METHODS, Channels
-from onelog.client.observing import COLLECTING, ask_for_cost, collect_cost, parent_metadata
+from onelog.client.observing import COLLECTING, ask_for_cost, collect_cost, observing_metadata
 from onelog.client.options import ClientOptions
 from onelog.client.topology import Topology
 from onelog.errors import (
@@ -193,6 +193,8 @@ class Calls:
             if verdict in (Verdict.FINAL, Verdict.REOPEN):
                 if is_uncertain:
                     error.metadata[UNCERTAIN] = "an earlier attempt may have had an effect"
+                if spent is not None:
+                    collect_cost(spent, error)
                 raise error
             if verdict is Verdict.UNKNOWN and not is_repeatable:
                 raise _unknown(error)
@@ -245,6 +247,9 @@ class Calls:
             if has_answered or loop.time() - begun_s >= timeout_s:
                 backoff, broken_s = self._backoff(), loop.time()
             if judge(error) in (Verdict.FINAL, Verdict.REOPEN):
+                spent = COLLECTING.get()
+                if spent is not None:
+                    collect_cost(spent, error)
                 raise error
             self.failed(shard, target, error)
             wait_s = backoff.next_s(error)
@@ -275,7 +280,7 @@ class Calls:
             await channel.ready(min(timeout_s, self._options.connect_timeout_s))
         method, data = METHODS[path], request.SerializeToString()
         try:
-            metadata = parent_metadata()
+            metadata = observing_metadata()
             answer = await channel.unary(method.path, data, timeout_s, metadata)
         except RpcError as failure:
             self._channels.check_open()
@@ -286,10 +291,13 @@ class Calls:
         with self._channels.place(endpoint) as channel:
             await channel.ready(self._options.connect_timeout_s)
             method, data = METHODS[path], request.SerializeToString()
-            call = channel.stream(method.path, data, parent_metadata())
+            call, spent = channel.stream(method.path, data, observing_metadata()), COLLECTING.get()
             try:
-                async for answer in call:
-                    yield method.parse(answer)
+                async for each in call:
+                    answer = method.parse(each)
+                    if spent is not None:
+                        collect_cost(spent, answer)
+                    yield answer
             except RpcError as failure:
                 self._channels.check_open()
                 raise error_of(failure) from None

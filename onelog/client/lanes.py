@@ -217,6 +217,8 @@ class Lane:
         """Fail the calls, or return the error if they are worth another attempt."""
         final = self._decide(batch, error)
         if final is not None:
+            if calls and calls[0].kind.refused is not None:
+                calls[0].kind.refused(final)
             fail(calls, final)
             return None
         return None if all(call.future.done() for call in calls) else error

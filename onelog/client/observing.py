@@ -3,9 +3,9 @@
 Both apply to every call made in the block, or in a task started in it. Each is a context variable,
 so nothing is passed from call to call, and other callers pay only for one lookup.
 
-Each call in ``costs`` asks the server for its cost, and adds it to the list when it is answered. A
-write with the durability ``async`` is answered before its cost is known; server streams (``scan``,
-``consume``, ``tail``, ``watch``) are not counted.
+Each call in ``costs`` asks the server for its cost, and adds it to the list when it is answered or
+refused; of streams (``scan``, ``consume``, ``tail``, ``watch``) each message is counted. A write
+with the durability ``async`` is answered before it is replicated: its cost is the time until then.
 
 Each call in ``traced`` carries the given traceparent (onelog/traceparent.py) to the server. A
 malformed one is left out.
@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from onelog.client.tables import Row
+from onelog.errors import OnelogError
 from onelog.traceparent import KEY, PARENTS_MAX, parse
 from onelog.v1 import common_pb2, pipeline_pb2
 
@@ -30,7 +31,8 @@ class Cost(Row):
     """What one call cost on the node that carried it out: time, and data that was read."""
 
     # For writes: the time from arrival until it was part of a proposal, from there until it was
-    # applied, and of this node's fdatasync that covered it.
+    # applied, and of this node's fdatasync that covered it. For others ``wait_ns`` is all of the
+    # time, except for ``round_ns``.
     wait_ns: int
     raft_ns: int
     fsync_ns: int
@@ -39,7 +41,12 @@ class Cost(Row):
     scanned: int
     tier: str
 
+    # Of linearizable reads: waiting for the leader's read round.
+    round_ns: int = 0
 
+
+# A call whose metadata has this key is told what it has cost, also if it has no options.
+COST_KEY = "onelog-cost"
 COLLECTING: ContextVar[list[Cost] | None] = ContextVar("onelog_costs", default=None)
 
 
@@ -61,16 +68,22 @@ def ask_for_cost(request: Any) -> None:
 
 
 def collect_cost(spent: list[Cost], answer: Any) -> None:
-    """Collect the costs in an answer."""
+    """Collect the costs in an answer, or of a refusal."""
+    if isinstance(answer, OnelogError):
+        if answer.cost is not None:
+            spent.append(_cost(answer.cost))
+        return
     fields = answer.DESCRIPTOR.fields_by_name
-    headers = (
-        [answer.header] if "header" in fields else answer.headers if "headers" in fields else ()
-    )
-    for header in headers:
-        if header.HasField("cost"):
-            cost = header.cost
-            tier = common_pb2.Tier.Name(cost.tier).removeprefix("TIER_").lower()
-            spent.append(Cost(cost.wait_ns, cost.raft_ns, cost.fsync_ns, cost.scanned, tier))
+    if "header" in fields:
+        targets = [answer.header]
+    else:
+        targets = answer.headers if "headers" in fields else [answer]
+    spent.extend(_cost(target.cost) for target in targets if target.HasField("cost"))
+
+
+def _cost(cost: common_pb2.Cost) -> Cost:
+    tier = common_pb2.Tier.Name(cost.tier).removeprefix("TIER_").lower()
+    return Cost(cost.wait_ns, cost.raft_ns, cost.fsync_ns, cost.scanned, tier, cost.round_ns)
 
 
 def collecting_cost(spent: list[Cost], answer: Answer) -> Answer:
@@ -101,10 +114,11 @@ def traced(traceparent: str | None) -> Iterator[None]:
         PARENT.reset(token)
 
 
-def parent_metadata() -> tuple[tuple[str, str], ...]:
-    """Return the metadata of a call: the current traceparent, if there is one."""
-    parent = PARENT.get()
-    return () if parent is None else ((KEY, parent),)
+def observing_metadata() -> tuple[tuple[str, str], ...]:
+    """Return the metadata of a call: the current traceparent, and that its cost is asked for."""
+    parent, spent = PARENT.get(), COLLECTING.get()
+    metadata = () if parent is None else ((KEY, parent),)
+    return metadata if spent is None else (*metadata, (COST_KEY, "1"))
 
 
 def add_parents(request: pipeline_pb2.ExecuteRequest, parents: Iterable[str]) -> None:

@@ -20,6 +20,7 @@ from contextvars import Context
 from time import monotonic
 
 from onelog.client.calls import Calls, raise_if_closed
+from onelog.client.observing import COLLECTING
 from onelog.client.options import ClientOptions
 from onelog.errors import OnelogError, SessionExpired
 from onelog.v1 import common_pb2, pipeline_pb2
@@ -127,6 +128,8 @@ class Sessions:
         await asyncio.gather(*map(self._close, sessions.values()), return_exceptions=True)
 
     async def _open(self, shard: int, timeout_s: float, *, for_calls: bool) -> Session:
+        # In a task of its own: many calls share the session, so no single one counts its cost.
+        COLLECTING.set(None)
         request = pipeline_pb2.OpenSessionRequest(
             shard=shard, ttl_ms=round(self._options.session_ttl_s * 1000)
         )

@@ -38,7 +38,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("cluster_id", "node_id", "node_name", "version", "uptime_ms", "shards", "peers", "alarms")
+    __slots__ = ("cluster_id", "node_id", "node_name", "version", "uptime_ms", "shards", "peers", "alarms", "cost")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class GetStatusResponse(_message.Message):
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
     ALARMS_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     node_id: str
     node_name: str
@@ -55,7 +56,8 @@ class GetStatusResponse(_message.Message):
     shards: _containers.RepeatedCompositeFieldContainer[ShardStatus]
     peers: _containers.RepeatedCompositeFieldContainer[PeerStatus]
     alarms: _containers.RepeatedCompositeFieldContainer[Alarm]
-    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[str] = ..., node_name: _Optional[str] = ..., version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., alarms: _Optional[_Iterable[_Union[Alarm, _Mapping]]] = ...) -> None: ...
+    cost: _common_pb2.Cost
+    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[str] = ..., node_name: _Optional[str] = ..., version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., alarms: _Optional[_Iterable[_Union[Alarm, _Mapping]]] = ..., cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class ShardStatus(_message.Message):
     __slots__ = ("shard", "role", "term", "leader_id", "first_index", "last_index", "durable_index", "commit_index", "applied_index", "snapshot_index", "log_time_ns", "lags", "counts", "memory", "snapshots", "holds", "states")
@@ -146,7 +148,7 @@ class ReplicaState(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., node_name: _Optional[str] = ..., hashes: _Optional[_Iterable[int]] = ..., has_stopped: _Optional[bool] = ...) -> None: ...
 
 class SnapshotStatus(_message.Message):
-    __slots__ = ("size", "age_ms", "first_as_of_index", "taken", "build_ms", "failures", "failure", "trimmed_segments")
+    __slots__ = ("size", "age_ms", "first_as_of_index", "taken", "build_ms", "failures", "failure", "trimmed_segments", "first_as_of_ns", "kept", "kept_bytes")
     SIZE_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
     FIRST_AS_OF_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +157,9 @@ class SnapshotStatus(_message.Message):
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     TRIMMED_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_AS_OF_NS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
     size: int
     age_ms: int
     first_as_of_index: int
@@ -163,7 +168,10 @@ class SnapshotStatus(_message.Message):
     failures: int
     failure: str
     trimmed_segments: int
-    def __init__(self, size: _Optional[int] = ..., age_ms: _Optional[int] = ..., first_as_of_index: _Optional[int] = ..., taken: _Optional[int] = ..., build_ms: _Optional[int] = ..., failures: _Optional[int] = ..., failure: _Optional[str] = ..., trimmed_segments: _Optional[int] = ...) -> None: ...
+    first_as_of_ns: int
+    kept: int
+    kept_bytes: int
+    def __init__(self, size: _Optional[int] = ..., age_ms: _Optional[int] = ..., first_as_of_index: _Optional[int] = ..., taken: _Optional[int] = ..., build_ms: _Optional[int] = ..., failures: _Optional[int] = ..., failure: _Optional[str] = ..., trimmed_segments: _Optional[int] = ..., first_as_of_ns: _Optional[int] = ..., kept: _Optional[int] = ..., kept_bytes: _Optional[int] = ...) -> None: ...
 
 class PeerLag(_message.Message):
     __slots__ = ("node_id", "proposals", "shipped_bytes", "shipping_bytes")
@@ -210,18 +218,20 @@ class GetTopologyRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetTopologyResponse(_message.Message):
-    __slots__ = ("cluster_id", "shard_count", "partition_count", "shards", "nodes")
+    __slots__ = ("cluster_id", "shard_count", "partition_count", "shards", "nodes", "cost")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     SHARD_COUNT_FIELD_NUMBER: _ClassVar[int]
     PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     shard_count: int
     partition_count: int
     shards: _containers.RepeatedCompositeFieldContainer[ShardTopology]
     nodes: _containers.RepeatedCompositeFieldContainer[NodeTopology]
-    def __init__(self, cluster_id: _Optional[str] = ..., shard_count: _Optional[int] = ..., partition_count: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[ShardTopology, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[NodeTopology, _Mapping]]] = ...) -> None: ...
+    cost: _common_pb2.Cost
+    def __init__(self, cluster_id: _Optional[str] = ..., shard_count: _Optional[int] = ..., partition_count: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[ShardTopology, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[NodeTopology, _Mapping]]] = ..., cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class ShardTopology(_message.Message):
     __slots__ = ("shard", "leader_id", "leader_endpoint", "endpoints", "term")
@@ -264,10 +274,12 @@ class ListMembersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ListMembersResponse(_message.Message):
-    __slots__ = ("shards",)
+    __slots__ = ("shards", "cost")
     SHARDS_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     shards: _containers.RepeatedCompositeFieldContainer[ShardMembers]
-    def __init__(self, shards: _Optional[_Iterable[_Union[ShardMembers, _Mapping]]] = ...) -> None: ...
+    cost: _common_pb2.Cost
+    def __init__(self, shards: _Optional[_Iterable[_Union[ShardMembers, _Mapping]]] = ..., cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class ShardMembers(_message.Message):
     __slots__ = ("shard", "members")
@@ -288,8 +300,10 @@ class AddMemberRequest(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., node_name: _Optional[str] = ..., peer_address: _Optional[str] = ...) -> None: ...
 
 class AddMemberResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("cost",)
+    COST_FIELD_NUMBER: _ClassVar[int]
+    cost: _common_pb2.Cost
+    def __init__(self, cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class PromoteMemberRequest(_message.Message):
     __slots__ = ("node_id",)
@@ -298,8 +312,10 @@ class PromoteMemberRequest(_message.Message):
     def __init__(self, node_id: _Optional[str] = ...) -> None: ...
 
 class PromoteMemberResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("cost",)
+    COST_FIELD_NUMBER: _ClassVar[int]
+    cost: _common_pb2.Cost
+    def __init__(self, cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class RemoveMemberRequest(_message.Message):
     __slots__ = ("node_id",)
@@ -308,8 +324,10 @@ class RemoveMemberRequest(_message.Message):
     def __init__(self, node_id: _Optional[str] = ...) -> None: ...
 
 class RemoveMemberResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("cost",)
+    COST_FIELD_NUMBER: _ClassVar[int]
+    cost: _common_pb2.Cost
+    def __init__(self, cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class TransferLeadershipRequest(_message.Message):
     __slots__ = ("shard", "node_id")
@@ -320,10 +338,12 @@ class TransferLeadershipRequest(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., node_id: _Optional[str] = ...) -> None: ...
 
 class TransferLeadershipResponse(_message.Message):
-    __slots__ = ("leader_id",)
+    __slots__ = ("leader_id", "cost")
     LEADER_ID_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     leader_id: str
-    def __init__(self, leader_id: _Optional[str] = ...) -> None: ...
+    cost: _common_pb2.Cost
+    def __init__(self, leader_id: _Optional[str] = ..., cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class TakeSnapshotRequest(_message.Message):
     __slots__ = ("shard",)
@@ -332,14 +352,16 @@ class TakeSnapshotRequest(_message.Message):
     def __init__(self, shard: _Optional[int] = ...) -> None: ...
 
 class TakeSnapshotResponse(_message.Message):
-    __slots__ = ("index", "size", "state_hash")
+    __slots__ = ("index", "size", "state_hash", "cost")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     STATE_HASH_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     index: int
     size: int
     state_hash: int
-    def __init__(self, index: _Optional[int] = ..., size: _Optional[int] = ..., state_hash: _Optional[int] = ...) -> None: ...
+    cost: _common_pb2.Cost
+    def __init__(self, index: _Optional[int] = ..., size: _Optional[int] = ..., state_hash: _Optional[int] = ..., cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class GetStateHashRequest(_message.Message):
     __slots__ = ("shard",)
@@ -348,7 +370,7 @@ class GetStateHashRequest(_message.Message):
     def __init__(self, shard: _Optional[int] = ...) -> None: ...
 
 class GetStateHashResponse(_message.Message):
-    __slots__ = ("index", "state_hash", "by_owner")
+    __slots__ = ("index", "state_hash", "by_owner", "cost")
     class ByOwnerEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -359,10 +381,12 @@ class GetStateHashResponse(_message.Message):
     INDEX_FIELD_NUMBER: _ClassVar[int]
     STATE_HASH_FIELD_NUMBER: _ClassVar[int]
     BY_OWNER_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     index: int
     state_hash: int
     by_owner: _containers.ScalarMap[int, int]
-    def __init__(self, index: _Optional[int] = ..., state_hash: _Optional[int] = ..., by_owner: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    cost: _common_pb2.Cost
+    def __init__(self, index: _Optional[int] = ..., state_hash: _Optional[int] = ..., by_owner: _Optional[_Mapping[int, int]] = ..., cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class ListLogRangesRequest(_message.Message):
     __slots__ = ("shard",)
@@ -371,12 +395,14 @@ class ListLogRangesRequest(_message.Message):
     def __init__(self, shard: _Optional[int] = ...) -> None: ...
 
 class ListLogRangesResponse(_message.Message):
-    __slots__ = ("ranges", "commit_index")
+    __slots__ = ("ranges", "commit_index", "cost")
     RANGES_FIELD_NUMBER: _ClassVar[int]
     COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     ranges: _containers.RepeatedCompositeFieldContainer[LogRange]
     commit_index: int
-    def __init__(self, ranges: _Optional[_Iterable[_Union[LogRange, _Mapping]]] = ..., commit_index: _Optional[int] = ...) -> None: ...
+    cost: _common_pb2.Cost
+    def __init__(self, ranges: _Optional[_Iterable[_Union[LogRange, _Mapping]]] = ..., commit_index: _Optional[int] = ..., cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class LogRange(_message.Message):
     __slots__ = ("first_index", "last_index", "first_timestamp_ns", "last_timestamp_ns", "size", "tier", "entry_count")
@@ -415,22 +441,26 @@ class ReadLogRequest(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., owners: _Optional[_Iterable[_Union[_log_pb2.Owner, str]]] = ..., follow: _Optional[bool] = ..., with_voids: _Optional[bool] = ..., pass_damage: _Optional[bool] = ...) -> None: ...
 
 class ReadLogResponse(_message.Message):
-    __slots__ = ("entries", "last_index")
+    __slots__ = ("entries", "last_index", "cost")
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[_log_pb2.Entry]
     last_index: int
-    def __init__(self, entries: _Optional[_Iterable[_Union[_log_pb2.Entry, _Mapping]]] = ..., last_index: _Optional[int] = ...) -> None: ...
+    cost: _common_pb2.Cost
+    def __init__(self, entries: _Optional[_Iterable[_Union[_log_pb2.Entry, _Mapping]]] = ..., last_index: _Optional[int] = ..., cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class ListDamageRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class ListDamageResponse(_message.Message):
-    __slots__ = ("segments",)
+    __slots__ = ("segments", "cost")
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     segments: _containers.RepeatedCompositeFieldContainer[DamagedSegment]
-    def __init__(self, segments: _Optional[_Iterable[_Union[DamagedSegment, _Mapping]]] = ...) -> None: ...
+    cost: _common_pb2.Cost
+    def __init__(self, segments: _Optional[_Iterable[_Union[DamagedSegment, _Mapping]]] = ..., cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class DamagedSegment(_message.Message):
     __slots__ = ("shard", "path", "first_index", "last_index", "rule", "found_by", "no_copy", "unreadable", "messages")
@@ -521,10 +551,12 @@ class ListNamespacesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ListNamespacesResponse(_message.Message):
-    __slots__ = ("namespaces",)
+    __slots__ = ("namespaces", "cost")
     NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     namespaces: _containers.RepeatedCompositeFieldContainer[NamespaceInfo]
-    def __init__(self, namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ...) -> None: ...
+    cost: _common_pb2.Cost
+    def __init__(self, namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ..., cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class NamespaceInfo(_message.Message):
     __slots__ = ("namespace", "limits")
@@ -579,10 +611,12 @@ class ListHoldsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ListHoldsResponse(_message.Message):
-    __slots__ = ("holds",)
+    __slots__ = ("holds", "cost")
     HOLDS_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     holds: _containers.RepeatedCompositeFieldContainer[Hold]
-    def __init__(self, holds: _Optional[_Iterable[_Union[Hold, _Mapping]]] = ...) -> None: ...
+    cost: _common_pb2.Cost
+    def __init__(self, holds: _Optional[_Iterable[_Union[Hold, _Mapping]]] = ..., cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class Hold(_message.Message):
     __slots__ = ("name", "shard", "index", "kept_index", "bytes", "bytes_max", "age_ms", "ttl_ms", "expires_ns", "cause", "broken_index", "broken_ns", "created_index")

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16onelog/v1/common.proto\x12\tonelog.v1\"M\n\x07Session\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x1c\n\x14\x66irst_unacknowledged\x18\x03 \x01(\x04\"q\n\x0cWriteOptions\x12#\n\x07session\x18\x01 \x01(\x0b\x32\x12.onelog.v1.Session\x12)\n\ndurability\x18\x02 \x01(\x0e\x32\x15.onelog.v1.Durability\x12\x11\n\twith_cost\x18\x03 \x01(\x08\"\x87\x01\n\x0bReadOptions\x12#\n\x05level\x18\x01 \x01(\x0e\x32\x14.onelog.v1.ReadLevel\x12\x18\n\x10max_staleness_ms\x18\x02 \x01(\x04\x12\x11\n\tmin_index\x18\x03 \x01(\x04\x12\x13\n\x0b\x61s_of_index\x18\x04 \x01(\x04\x12\x11\n\twith_cost\x18\x05 \x01(\x08\"j\n\x04\x43ost\x12\x0f\n\x07wait_ns\x18\x01 \x01(\x04\x12\x0f\n\x07raft_ns\x18\x02 \x01(\x04\x12\x10\n\x08\x66sync_ns\x18\x03 \x01(\x04\x12\x0f\n\x07scanned\x18\x04 \x01(\x04\x12\x1d\n\x04tier\x18\x05 \x01(\x0e\x32\x0f.onelog.v1.Tier\"P\n\x08Position\x12\r\n\x05shard\x18\x01 \x01(\r\x12\r\n\x05index\x18\x02 \x01(\x04\x12\x13\n\x0b\x65vents_sent\x18\x03 \x01(\r\x12\x11\n\tnew_after\x18\x04 \x01(\x04\"0\n\x06\x43ursor\x12&\n\tpositions\x18\x01 \x03(\x0b\x32\x13.onelog.v1.Position\"]\n\x0bWriteHeader\x12\r\n\x05shard\x18\x01 \x01(\r\x12\r\n\x05index\x18\x02 \x01(\x04\x12\x11\n\tduplicate\x18\x03 \x01(\x08\x12\x1d\n\x04\x63ost\x18\x04 \x01(\x0b\x32\x0f.onelog.v1.Cost\"Q\n\nReadHeader\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x15\n\rapplied_index\x18\x02 \x01(\x04\x12\x1d\n\x04\x63ost\x18\x03 \x01(\x0b\x32\x0f.onelog.v1.Cost\"\xb1\x01\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x30\n\x08metadata\x18\x04 \x03(\x0b\x32\x1e.onelog.v1.Error.MetadataEntry\x12\x16\n\x0eretry_after_ms\x18\x05 \x01(\x04\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*S\n\nDurability\x12\x1a\n\x16\x44URABILITY_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x44URABILITY_SYNC\x10\x01\x12\x14\n\x10\x44URABILITY_ASYNC\x10\x02*p\n\tReadLevel\x12\x1a\n\x16READ_LEVEL_UNSPECIFIED\x10\x00\x12\x1b\n\x17READ_LEVEL_LINEARIZABLE\x10\x01\x12\x14\n\x10READ_LEVEL_STALE\x10\x02\x12\x14\n\x10READ_LEVEL_LEASE\x10\x03*H\n\x04Tier\x12\x14\n\x10TIER_UNSPECIFIED\x10\x00\x12\x0c\n\x08TIER_HOT\x10\x01\x12\r\n\tTIER_WARM\x10\x02\x12\r\n\tTIER_COLD\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16onelog/v1/common.proto\x12\tonelog.v1\"M\n\x07Session\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x1c\n\x14\x66irst_unacknowledged\x18\x03 \x01(\x04\"q\n\x0cWriteOptions\x12#\n\x07session\x18\x01 \x01(\x0b\x32\x12.onelog.v1.Session\x12)\n\ndurability\x18\x02 \x01(\x0e\x32\x15.onelog.v1.Durability\x12\x11\n\twith_cost\x18\x03 \x01(\x08\"\x87\x01\n\x0bReadOptions\x12#\n\x05level\x18\x01 \x01(\x0e\x32\x14.onelog.v1.ReadLevel\x12\x18\n\x10max_staleness_ms\x18\x02 \x01(\x04\x12\x11\n\tmin_index\x18\x03 \x01(\x04\x12\x13\n\x0b\x61s_of_index\x18\x04 \x01(\x04\x12\x11\n\twith_cost\x18\x05 \x01(\x08\"|\n\x04\x43ost\x12\x0f\n\x07wait_ns\x18\x01 \x01(\x04\x12\x0f\n\x07raft_ns\x18\x02 \x01(\x04\x12\x10\n\x08\x66sync_ns\x18\x03 \x01(\x04\x12\x0f\n\x07scanned\x18\x04 \x01(\x04\x12\x1d\n\x04tier\x18\x05 \x01(\x0e\x32\x0f.onelog.v1.Tier\x12\x10\n\x08round_ns\x18\x06 \x01(\x04\"P\n\x08Position\x12\r\n\x05shard\x18\x01 \x01(\r\x12\r\n\x05index\x18\x02 \x01(\x04\x12\x13\n\x0b\x65vents_sent\x18\x03 \x01(\r\x12\x11\n\tnew_after\x18\x04 \x01(\x04\"0\n\x06\x43ursor\x12&\n\tpositions\x18\x01 \x03(\x0b\x32\x13.onelog.v1.Position\"]\n\x0bWriteHeader\x12\r\n\x05shard\x18\x01 \x01(\r\x12\r\n\x05index\x18\x02 \x01(\x04\x12\x11\n\tduplicate\x18\x03 \x01(\x08\x12\x1d\n\x04\x63ost\x18\x04 \x01(\x0b\x32\x0f.onelog.v1.Cost\"Q\n\nReadHeader\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x15\n\rapplied_index\x18\x02 \x01(\x04\x12\x1d\n\x04\x63ost\x18\x03 \x01(\x0b\x32\x0f.onelog.v1.Cost\"\xd0\x01\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x30\n\x08metadata\x18\x04 \x03(\x0b\x32\x1e.onelog.v1.Error.MetadataEntry\x12\x16\n\x0eretry_after_ms\x18\x05 \x01(\x04\x12\x1d\n\x04\x63ost\x18\x06 \x01(\x0b\x32\x0f.onelog.v1.Cost\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*S\n\nDurability\x12\x1a\n\x16\x44URABILITY_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x44URABILITY_SYNC\x10\x01\x12\x14\n\x10\x44URABILITY_ASYNC\x10\x02*p\n\tReadLevel\x12\x1a\n\x16READ_LEVEL_UNSPECIFIED\x10\x00\x12\x1b\n\x17READ_LEVEL_LINEARIZABLE\x10\x01\x12\x14\n\x10READ_LEVEL_STALE\x10\x02\x12\x14\n\x10READ_LEVEL_LEASE\x10\x03*H\n\x04Tier\x12\x14\n\x10TIER_UNSPECIFIED\x10\x00\x12\x0c\n\x08TIER_HOT\x10\x01\x12\r\n\tTIER_WARM\x10\x02\x12\r\n\tTIER_COLD\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,12 +33,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ERROR_METADATAENTRY']._loaded_options = None
   _globals['_ERROR_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_DURABILITY']._serialized_start=967
-  _globals['_DURABILITY']._serialized_end=1050
-  _globals['_READLEVEL']._serialized_start=1052
-  _globals['_READLEVEL']._serialized_end=1164
-  _globals['_TIER']._serialized_start=1166
-  _globals['_TIER']._serialized_end=1238
+  _globals['_DURABILITY']._serialized_start=1016
+  _globals['_DURABILITY']._serialized_end=1099
+  _globals['_READLEVEL']._serialized_start=1101
+  _globals['_READLEVEL']._serialized_end=1213
+  _globals['_TIER']._serialized_start=1215
+  _globals['_TIER']._serialized_end=1287
   _globals['_SESSION']._serialized_start=37
   _globals['_SESSION']._serialized_end=114
   _globals['_WRITEOPTIONS']._serialized_start=116
@@ -46,17 +46,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_READOPTIONS']._serialized_start=232
   _globals['_READOPTIONS']._serialized_end=367
   _globals['_COST']._serialized_start=369
-  _globals['_COST']._serialized_end=475
-  _globals['_POSITION']._serialized_start=477
-  _globals['_POSITION']._serialized_end=557
-  _globals['_CURSOR']._serialized_start=559
-  _globals['_CURSOR']._serialized_end=607
-  _globals['_WRITEHEADER']._serialized_start=609
-  _globals['_WRITEHEADER']._serialized_end=702
-  _globals['_READHEADER']._serialized_start=704
-  _globals['_READHEADER']._serialized_end=785
-  _globals['_ERROR']._serialized_start=788
-  _globals['_ERROR']._serialized_end=965
-  _globals['_ERROR_METADATAENTRY']._serialized_start=918
-  _globals['_ERROR_METADATAENTRY']._serialized_end=965
+  _globals['_COST']._serialized_end=493
+  _globals['_POSITION']._serialized_start=495
+  _globals['_POSITION']._serialized_end=575
+  _globals['_CURSOR']._serialized_start=577
+  _globals['_CURSOR']._serialized_end=625
+  _globals['_WRITEHEADER']._serialized_start=627
+  _globals['_WRITEHEADER']._serialized_end=720
+  _globals['_READHEADER']._serialized_start=722
+  _globals['_READHEADER']._serialized_end=803
+  _globals['_ERROR']._serialized_start=806
+  _globals['_ERROR']._serialized_end=1014
+  _globals['_ERROR_METADATAENTRY']._serialized_start=967
+  _globals['_ERROR_METADATAENTRY']._serialized_end=1014
 # @@protoc_insertion_point(module_scope)

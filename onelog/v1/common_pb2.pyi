@@ -73,18 +73,20 @@ class ReadOptions(_message.Message):
     def __init__(self, level: _Optional[_Union[ReadLevel, str]] = ..., max_staleness_ms: _Optional[int] = ..., min_index: _Optional[int] = ..., as_of_index: _Optional[int] = ..., with_cost: _Optional[bool] = ...) -> None: ...
 
 class Cost(_message.Message):
-    __slots__ = ("wait_ns", "raft_ns", "fsync_ns", "scanned", "tier")
+    __slots__ = ("wait_ns", "raft_ns", "fsync_ns", "scanned", "tier", "round_ns")
     WAIT_NS_FIELD_NUMBER: _ClassVar[int]
     RAFT_NS_FIELD_NUMBER: _ClassVar[int]
     FSYNC_NS_FIELD_NUMBER: _ClassVar[int]
     SCANNED_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
+    ROUND_NS_FIELD_NUMBER: _ClassVar[int]
     wait_ns: int
     raft_ns: int
     fsync_ns: int
     scanned: int
     tier: Tier
-    def __init__(self, wait_ns: _Optional[int] = ..., raft_ns: _Optional[int] = ..., fsync_ns: _Optional[int] = ..., scanned: _Optional[int] = ..., tier: _Optional[_Union[Tier, str]] = ...) -> None: ...
+    round_ns: int
+    def __init__(self, wait_ns: _Optional[int] = ..., raft_ns: _Optional[int] = ..., fsync_ns: _Optional[int] = ..., scanned: _Optional[int] = ..., tier: _Optional[_Union[Tier, str]] = ..., round_ns: _Optional[int] = ...) -> None: ...
 
 class Position(_message.Message):
     __slots__ = ("shard", "index", "events_sent", "new_after")
@@ -127,7 +129,7 @@ class ReadHeader(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., applied_index: _Optional[int] = ..., cost: _Optional[_Union[Cost, _Mapping]] = ...) -> None: ...
 
 class Error(_message.Message):
-    __slots__ = ("code", "reason", "message", "metadata", "retry_after_ms")
+    __slots__ = ("code", "reason", "message", "metadata", "retry_after_ms", "cost")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -140,9 +142,11 @@ class Error(_message.Message):
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     code: int
     reason: str
     message: str
     metadata: _containers.ScalarMap[str, str]
     retry_after_ms: int
-    def __init__(self, code: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
+    cost: Cost
+    def __init__(self, code: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., retry_after_ms: _Optional[int] = ..., cost: _Optional[_Union[Cost, _Mapping]] = ...) -> None: ...

@@ -22,39 +22,40 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from onelog.v1 import common_pb2 as onelog_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13onelog/v1/log.proto\x12\tonelog.v1\"\x9e\x01\n\x05\x45ntry\x12\r\n\x05shard\x18\x01 \x01(\r\x12\r\n\x05index\x18\x02 \x01(\x04\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x14\n\x0ctimestamp_ns\x18\x04 \x01(\x04\x12\x12\n\nentry_type\x18\x05 \x01(\r\x12\x12\n\ngroup_left\x18\x06 \x01(\r\x12\x0f\n\x07payload\x18\x07 \x01(\x0c\x12\x1a\n\x12unreadable_through\x18\x08 \x01(\x04\":\n\x0fUnreadableRange\x12\x13\n\x0b\x66irst_index\x18\x01 \x01(\x04\x12\x12\n\nlast_index\x18\x02 \x01(\x04\"#\n\x12\x44\x65scribeLogRequest\x12\r\n\x05shard\x18\x01 \x01(\r\"\xf9\x01\n\x13\x44\x65scribeLogResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\r\n\x05shard\x18\x02 \x01(\r\x12\x13\n\x0bshard_count\x18\x03 \x01(\r\x12\x13\n\x0b\x66irst_index\x18\x04 \x01(\x04\x12\x11\n\tcut_index\x18\x05 \x01(\x04\x12\x18\n\x10\x63ut_timestamp_ns\x18\x06 \x01(\x04\x12\x19\n\x11\x66irst_as_of_index\x18\x07 \x01(\x04\x12!\n\x05spans\x18\x08 \x03(\x0b\x32\x12.onelog.v1.LogSpan\x12*\n\tsnapshots\x18\t \x03(\x0b\x32\x17.onelog.v1.KeptSnapshot\"\xc3\x01\n\x07LogSpan\x12\x13\n\x0b\x66irst_index\x18\x01 \x01(\x04\x12\x12\n\nlast_index\x18\x02 \x01(\x04\x12\x1a\n\x12\x66irst_timestamp_ns\x18\x03 \x01(\x04\x12\x19\n\x11last_timestamp_ns\x18\x04 \x01(\x04\x12\x13\n\x0b\x65ntry_count\x18\x05 \x01(\x04\x12\x0c\n\x04size\x18\x06 \x01(\x04\x12\x0e\n\x06sealed\x18\x07 \x01(\x08\x12\x14\n\x0cowner_counts\x18\x08 \x03(\x04\x12\x0f\n\x07\x64\x61maged\x18\t \x01(\x08\"c\n\x0cKeptSnapshot\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x0c\n\x04size\x18\x03 \x01(\x04\x12\x12\n\nstate_hash\x18\x04 \x01(\x06\x12\x14\n\x0ctimestamp_ns\x18\x05 \x01(\x04\"\x8e\x01\n\x14ReadLogFramesRequest\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\x04\x12\x12\n\nlast_index\x18\x03 \x01(\x04\x12 \n\x06owners\x18\x04 \x03(\x0e\x32\x10.onelog.v1.Owner\x12\x1c\n\x14\x62ytes_per_second_max\x18\x05 \x01(\x04\"w\n\x08LogFrame\x12\x13\n\x0b\x66irst_index\x18\x01 \x01(\x04\x12\x12\n\nlast_index\x18\x02 \x01(\x04\x12\x0f\n\x07offsets\x18\x03 \x01(\x0c\x12#\n\x05voids\x18\x04 \x03(\x0b\x32\x14.onelog.v1.VoidRange\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\"4\n\tVoidRange\x12\x13\n\x0b\x66irst_index\x18\x01 \x01(\x04\x12\x12\n\nlast_index\x18\x02 \x01(\x04\"3\n\x13ReadSnapshotRequest\x12\r\n\x05shard\x18\x01 \x01(\r\x12\r\n\x05index\x18\x02 \x01(\x04\"+\n\rSnapshotChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0c\n\x04size\x18\x02 \x01(\x04*a\n\x05Owner\x12\x10\n\x0cOWNER_SYSTEM\x10\x00\x12\x0c\n\x08OWNER_KV\x10\x01\x12\x0f\n\x0bOWNER_QUEUE\x10\x02\x12\x15\n\x11OWNER_TIME_SERIES\x10\x03\x12\x10\n\x0cOWNER_STREAM\x10\x04\x32\xe8\x01\n\x03Log\x12L\n\x0b\x44\x65scribeLog\x12\x1d.onelog.v1.DescribeLogRequest\x1a\x1e.onelog.v1.DescribeLogResponse\x12G\n\rReadLogFrames\x12\x1f.onelog.v1.ReadLogFramesRequest\x1a\x13.onelog.v1.LogFrame0\x01\x12J\n\x0cReadSnapshot\x12\x1e.onelog.v1.ReadSnapshotRequest\x1a\x18.onelog.v1.SnapshotChunk0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13onelog/v1/log.proto\x12\tonelog.v1\x1a\x16onelog/v1/common.proto\"\x9e\x01\n\x05\x45ntry\x12\r\n\x05shard\x18\x01 \x01(\r\x12\r\n\x05index\x18\x02 \x01(\x04\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x14\n\x0ctimestamp_ns\x18\x04 \x01(\x04\x12\x12\n\nentry_type\x18\x05 \x01(\r\x12\x12\n\ngroup_left\x18\x06 \x01(\r\x12\x0f\n\x07payload\x18\x07 \x01(\x0c\x12\x1a\n\x12unreadable_through\x18\x08 \x01(\x04\":\n\x0fUnreadableRange\x12\x13\n\x0b\x66irst_index\x18\x01 \x01(\x04\x12\x12\n\nlast_index\x18\x02 \x01(\x04\"#\n\x12\x44\x65scribeLogRequest\x12\r\n\x05shard\x18\x01 \x01(\r\"\x98\x02\n\x13\x44\x65scribeLogResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\r\n\x05shard\x18\x02 \x01(\r\x12\x13\n\x0bshard_count\x18\x03 \x01(\r\x12\x13\n\x0b\x66irst_index\x18\x04 \x01(\x04\x12\x11\n\tcut_index\x18\x05 \x01(\x04\x12\x18\n\x10\x63ut_timestamp_ns\x18\x06 \x01(\x04\x12\x19\n\x11\x66irst_as_of_index\x18\x07 \x01(\x04\x12!\n\x05spans\x18\x08 \x03(\x0b\x32\x12.onelog.v1.LogSpan\x12*\n\tsnapshots\x18\t \x03(\x0b\x32\x17.onelog.v1.KeptSnapshot\x12\x1d\n\x04\x63ost\x18\x0f \x01(\x0b\x32\x0f.onelog.v1.Cost\"\xc3\x01\n\x07LogSpan\x12\x13\n\x0b\x66irst_index\x18\x01 \x01(\x04\x12\x12\n\nlast_index\x18\x02 \x01(\x04\x12\x1a\n\x12\x66irst_timestamp_ns\x18\x03 \x01(\x04\x12\x19\n\x11last_timestamp_ns\x18\x04 \x01(\x04\x12\x13\n\x0b\x65ntry_count\x18\x05 \x01(\x04\x12\x0c\n\x04size\x18\x06 \x01(\x04\x12\x0e\n\x06sealed\x18\x07 \x01(\x08\x12\x14\n\x0cowner_counts\x18\x08 \x03(\x04\x12\x0f\n\x07\x64\x61maged\x18\t \x01(\x08\"c\n\x0cKeptSnapshot\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x0c\n\x04size\x18\x03 \x01(\x04\x12\x12\n\nstate_hash\x18\x04 \x01(\x06\x12\x14\n\x0ctimestamp_ns\x18\x05 \x01(\x04\"\x8e\x01\n\x14ReadLogFramesRequest\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\x04\x12\x12\n\nlast_index\x18\x03 \x01(\x04\x12 \n\x06owners\x18\x04 \x03(\x0e\x32\x10.onelog.v1.Owner\x12\x1c\n\x14\x62ytes_per_second_max\x18\x05 \x01(\x04\"\x96\x01\n\x08LogFrame\x12\x13\n\x0b\x66irst_index\x18\x01 \x01(\x04\x12\x12\n\nlast_index\x18\x02 \x01(\x04\x12\x0f\n\x07offsets\x18\x03 \x01(\x0c\x12#\n\x05voids\x18\x04 \x03(\x0b\x32\x14.onelog.v1.VoidRange\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\x1d\n\x04\x63ost\x18\x0f \x01(\x0b\x32\x0f.onelog.v1.Cost\"4\n\tVoidRange\x12\x13\n\x0b\x66irst_index\x18\x01 \x01(\x04\x12\x12\n\nlast_index\x18\x02 \x01(\x04\"3\n\x13ReadSnapshotRequest\x12\r\n\x05shard\x18\x01 \x01(\r\x12\r\n\x05index\x18\x02 \x01(\x04\"J\n\rSnapshotChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x1d\n\x04\x63ost\x18\x0f \x01(\x0b\x32\x0f.onelog.v1.Cost*a\n\x05Owner\x12\x10\n\x0cOWNER_SYSTEM\x10\x00\x12\x0c\n\x08OWNER_KV\x10\x01\x12\x0f\n\x0bOWNER_QUEUE\x10\x02\x12\x15\n\x11OWNER_TIME_SERIES\x10\x03\x12\x10\n\x0cOWNER_STREAM\x10\x04\x32\xe8\x01\n\x03Log\x12L\n\x0b\x44\x65scribeLog\x12\x1d.onelog.v1.DescribeLogRequest\x1a\x1e.onelog.v1.DescribeLogResponse\x12G\n\rReadLogFrames\x12\x1f.onelog.v1.ReadLogFramesRequest\x1a\x13.onelog.v1.LogFrame0\x01\x12J\n\x0cReadSnapshot\x12\x1e.onelog.v1.ReadSnapshotRequest\x1a\x18.onelog.v1.SnapshotChunk0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'onelog.v1.log_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OWNER']._serialized_start=1261
-  _globals['_OWNER']._serialized_end=1358
-  _globals['_ENTRY']._serialized_start=35
-  _globals['_ENTRY']._serialized_end=193
-  _globals['_UNREADABLERANGE']._serialized_start=195
-  _globals['_UNREADABLERANGE']._serialized_end=253
-  _globals['_DESCRIBELOGREQUEST']._serialized_start=255
-  _globals['_DESCRIBELOGREQUEST']._serialized_end=290
-  _globals['_DESCRIBELOGRESPONSE']._serialized_start=293
-  _globals['_DESCRIBELOGRESPONSE']._serialized_end=542
-  _globals['_LOGSPAN']._serialized_start=545
-  _globals['_LOGSPAN']._serialized_end=740
-  _globals['_KEPTSNAPSHOT']._serialized_start=742
-  _globals['_KEPTSNAPSHOT']._serialized_end=841
-  _globals['_READLOGFRAMESREQUEST']._serialized_start=844
-  _globals['_READLOGFRAMESREQUEST']._serialized_end=986
-  _globals['_LOGFRAME']._serialized_start=988
-  _globals['_LOGFRAME']._serialized_end=1107
-  _globals['_VOIDRANGE']._serialized_start=1109
-  _globals['_VOIDRANGE']._serialized_end=1161
-  _globals['_READSNAPSHOTREQUEST']._serialized_start=1163
-  _globals['_READSNAPSHOTREQUEST']._serialized_end=1214
-  _globals['_SNAPSHOTCHUNK']._serialized_start=1216
-  _globals['_SNAPSHOTCHUNK']._serialized_end=1259
-  _globals['_LOG']._serialized_start=1361
-  _globals['_LOG']._serialized_end=1593
+  _globals['_OWNER']._serialized_start=1379
+  _globals['_OWNER']._serialized_end=1476
+  _globals['_ENTRY']._serialized_start=59
+  _globals['_ENTRY']._serialized_end=217
+  _globals['_UNREADABLERANGE']._serialized_start=219
+  _globals['_UNREADABLERANGE']._serialized_end=277
+  _globals['_DESCRIBELOGREQUEST']._serialized_start=279
+  _globals['_DESCRIBELOGREQUEST']._serialized_end=314
+  _globals['_DESCRIBELOGRESPONSE']._serialized_start=317
+  _globals['_DESCRIBELOGRESPONSE']._serialized_end=597
+  _globals['_LOGSPAN']._serialized_start=600
+  _globals['_LOGSPAN']._serialized_end=795
+  _globals['_KEPTSNAPSHOT']._serialized_start=797
+  _globals['_KEPTSNAPSHOT']._serialized_end=896
+  _globals['_READLOGFRAMESREQUEST']._serialized_start=899
+  _globals['_READLOGFRAMESREQUEST']._serialized_end=1041
+  _globals['_LOGFRAME']._serialized_start=1044
+  _globals['_LOGFRAME']._serialized_end=1194
+  _globals['_VOIDRANGE']._serialized_start=1196
+  _globals['_VOIDRANGE']._serialized_end=1248
+  _globals['_READSNAPSHOTREQUEST']._serialized_start=1250
+  _globals['_READSNAPSHOTREQUEST']._serialized_end=1301
+  _globals['_SNAPSHOTCHUNK']._serialized_start=1303
+  _globals['_SNAPSHOTCHUNK']._serialized_end=1377
+  _globals['_LOG']._serialized_start=1479
+  _globals['_LOG']._serialized_end=1711
 # @@protoc_insertion_point(module_scope)

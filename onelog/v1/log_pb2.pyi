@@ -1,3 +1,4 @@
+from onelog.v1 import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -55,7 +56,7 @@ class DescribeLogRequest(_message.Message):
     def __init__(self, shard: _Optional[int] = ...) -> None: ...
 
 class DescribeLogResponse(_message.Message):
-    __slots__ = ("cluster_id", "shard", "shard_count", "first_index", "cut_index", "cut_timestamp_ns", "first_as_of_index", "spans", "snapshots")
+    __slots__ = ("cluster_id", "shard", "shard_count", "first_index", "cut_index", "cut_timestamp_ns", "first_as_of_index", "spans", "snapshots", "cost")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARD_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +66,7 @@ class DescribeLogResponse(_message.Message):
     FIRST_AS_OF_INDEX_FIELD_NUMBER: _ClassVar[int]
     SPANS_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     shard: int
     shard_count: int
@@ -74,7 +76,8 @@ class DescribeLogResponse(_message.Message):
     first_as_of_index: int
     spans: _containers.RepeatedCompositeFieldContainer[LogSpan]
     snapshots: _containers.RepeatedCompositeFieldContainer[KeptSnapshot]
-    def __init__(self, cluster_id: _Optional[str] = ..., shard: _Optional[int] = ..., shard_count: _Optional[int] = ..., first_index: _Optional[int] = ..., cut_index: _Optional[int] = ..., cut_timestamp_ns: _Optional[int] = ..., first_as_of_index: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[LogSpan, _Mapping]]] = ..., snapshots: _Optional[_Iterable[_Union[KeptSnapshot, _Mapping]]] = ...) -> None: ...
+    cost: _common_pb2.Cost
+    def __init__(self, cluster_id: _Optional[str] = ..., shard: _Optional[int] = ..., shard_count: _Optional[int] = ..., first_index: _Optional[int] = ..., cut_index: _Optional[int] = ..., cut_timestamp_ns: _Optional[int] = ..., first_as_of_index: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[LogSpan, _Mapping]]] = ..., snapshots: _Optional[_Iterable[_Union[KeptSnapshot, _Mapping]]] = ..., cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class LogSpan(_message.Message):
     __slots__ = ("first_index", "last_index", "first_timestamp_ns", "last_timestamp_ns", "entry_count", "size", "sealed", "owner_counts", "damaged")
@@ -127,18 +130,20 @@ class ReadLogFramesRequest(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., owners: _Optional[_Iterable[_Union[Owner, str]]] = ..., bytes_per_second_max: _Optional[int] = ...) -> None: ...
 
 class LogFrame(_message.Message):
-    __slots__ = ("first_index", "last_index", "offsets", "voids", "data")
+    __slots__ = ("first_index", "last_index", "offsets", "voids", "data", "cost")
     FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
     LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     VOIDS_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     first_index: int
     last_index: int
     offsets: bytes
     voids: _containers.RepeatedCompositeFieldContainer[VoidRange]
     data: bytes
-    def __init__(self, first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., offsets: _Optional[bytes] = ..., voids: _Optional[_Iterable[_Union[VoidRange, _Mapping]]] = ..., data: _Optional[bytes] = ...) -> None: ...
+    cost: _common_pb2.Cost
+    def __init__(self, first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., offsets: _Optional[bytes] = ..., voids: _Optional[_Iterable[_Union[VoidRange, _Mapping]]] = ..., data: _Optional[bytes] = ..., cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class VoidRange(_message.Message):
     __slots__ = ("first_index", "last_index")
@@ -157,9 +162,11 @@ class ReadSnapshotRequest(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
 class SnapshotChunk(_message.Message):
-    __slots__ = ("data", "size")
+    __slots__ = ("data", "size", "cost")
     DATA_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     size: int
-    def __init__(self, data: _Optional[bytes] = ..., size: _Optional[int] = ...) -> None: ...
+    cost: _common_pb2.Cost
+    def __init__(self, data: _Optional[bytes] = ..., size: _Optional[int] = ..., cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...

@@ -118,16 +118,18 @@ class ExecuteRequest(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., session: _Optional[_Union[_common_pb2.Session, _Mapping]] = ..., more: _Optional[_Iterable[_Union[ExecuteRequest, _Mapping]]] = ..., with_cost: _Optional[bool] = ..., traceparent: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ExecuteResponse(_message.Message):
-    __slots__ = ("request_id", "results", "forwarded", "more")
+    __slots__ = ("request_id", "results", "forwarded", "more", "cost")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     FORWARDED_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     results: _containers.RepeatedCompositeFieldContainer[OperationResult]
     forwarded: bool
     more: _containers.RepeatedCompositeFieldContainer[ExecuteResponse]
-    def __init__(self, request_id: _Optional[int] = ..., results: _Optional[_Iterable[_Union[OperationResult, _Mapping]]] = ..., forwarded: _Optional[bool] = ..., more: _Optional[_Iterable[_Union[ExecuteResponse, _Mapping]]] = ...) -> None: ...
+    cost: _common_pb2.Cost
+    def __init__(self, request_id: _Optional[int] = ..., results: _Optional[_Iterable[_Union[OperationResult, _Mapping]]] = ..., forwarded: _Optional[bool] = ..., more: _Optional[_Iterable[_Union[ExecuteResponse, _Mapping]]] = ..., cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class TransactOperation(_message.Message):
     __slots__ = ("put", "delete", "touch", "count", "append", "set_json", "enqueue", "ack", "nack", "append_records", "ack_records", "commit_offsets", "write_points")
@@ -252,12 +254,14 @@ class WatchFilter(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., owner: _Optional[_Union[_log_pb2.Owner, str]] = ..., name: _Optional[bytes] = ..., is_prefix: _Optional[bool] = ...) -> None: ...
 
 class WatchResponse(_message.Message):
-    __slots__ = ("events", "cursor")
+    __slots__ = ("events", "cursor", "cost")
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     events: _containers.RepeatedCompositeFieldContainer[Event]
     cursor: _common_pb2.Cursor
-    def __init__(self, events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., cursor: _Optional[_Union[_common_pb2.Cursor, _Mapping]] = ...) -> None: ...
+    cost: _common_pb2.Cost
+    def __init__(self, events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., cursor: _Optional[_Union[_common_pb2.Cursor, _Mapping]] = ..., cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class Event(_message.Message):
     __slots__ = ("shard", "index", "timestamp_ns", "namespace", "key", "queue", "stream", "series")

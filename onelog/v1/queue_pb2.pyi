@@ -174,12 +174,14 @@ class ListQueuesRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., prefix: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[bytes] = ..., options: _Optional[_Union[_common_pb2.ReadOptions, _Mapping]] = ..., routing_key: _Optional[bytes] = ...) -> None: ...
 
 class ListQueuesResponse(_message.Message):
-    __slots__ = ("queues", "next_page_token")
+    __slots__ = ("queues", "next_page_token", "cost")
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedCompositeFieldContainer[QueueInfo]
     next_page_token: bytes
-    def __init__(self, queues: _Optional[_Iterable[_Union[QueueInfo, _Mapping]]] = ..., next_page_token: _Optional[bytes] = ...) -> None: ...
+    cost: _common_pb2.Cost
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueueInfo, _Mapping]]] = ..., next_page_token: _Optional[bytes] = ..., cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class PauseQueueRequest(_message.Message):
     __slots__ = ("namespace", "queue", "paused", "options")
@@ -332,12 +334,14 @@ class ConsumeRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., queue: _Optional[str] = ..., credit: _Optional[int] = ..., visibility_ms: _Optional[int] = ..., consumer_id: _Optional[bytes] = ..., received_token: _Optional[int] = ...) -> None: ...
 
 class ConsumeResponse(_message.Message):
-    __slots__ = ("messages", "unreadable_ids")
+    __slots__ = ("messages", "unreadable_ids", "cost")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_IDS_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[Message]
     unreadable_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., unreadable_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    cost: _common_pb2.Cost
+    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., unreadable_ids: _Optional[_Iterable[int]] = ..., cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class Leased(_message.Message):
     __slots__ = ("message_id", "token")

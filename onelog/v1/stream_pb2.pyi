@@ -153,12 +153,14 @@ class ListStreamsRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., prefix: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[bytes] = ..., options: _Optional[_Union[_common_pb2.ReadOptions, _Mapping]] = ..., routing_key: _Optional[bytes] = ...) -> None: ...
 
 class ListStreamsResponse(_message.Message):
-    __slots__ = ("streams", "next_page_token")
+    __slots__ = ("streams", "next_page_token", "cost")
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     streams: _containers.RepeatedCompositeFieldContainer[StreamInfo]
     next_page_token: bytes
-    def __init__(self, streams: _Optional[_Iterable[_Union[StreamInfo, _Mapping]]] = ..., next_page_token: _Optional[bytes] = ...) -> None: ...
+    cost: _common_pb2.Cost
+    def __init__(self, streams: _Optional[_Iterable[_Union[StreamInfo, _Mapping]]] = ..., next_page_token: _Optional[bytes] = ..., cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class Producer(_message.Message):
     __slots__ = ("producer_id", "epoch", "sequence")
@@ -323,12 +325,14 @@ class TailStart(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., from_offset: _Optional[int] = ..., from_ns: _Optional[int] = ...) -> None: ...
 
 class TailResponse(_message.Message):
-    __slots__ = ("records", "cursor")
+    __slots__ = ("records", "cursor", "cost")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     records: _containers.RepeatedCompositeFieldContainer[Record]
     cursor: _common_pb2.Cursor
-    def __init__(self, records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., cursor: _Optional[_Union[_common_pb2.Cursor, _Mapping]] = ...) -> None: ...
+    cost: _common_pb2.Cost
+    def __init__(self, records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., cursor: _Optional[_Union[_common_pb2.Cursor, _Mapping]] = ..., cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class TrimRequest(_message.Message):
     __slots__ = ("namespace", "stream", "partition", "below_offset", "age_ms", "keep_size", "keep_count", "past_groups", "options")

@@ -191,12 +191,14 @@ class ListMeasurementsRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., prefix: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[bytes] = ..., options: _Optional[_Union[_common_pb2.ReadOptions, _Mapping]] = ..., routing_key: _Optional[bytes] = ...) -> None: ...
 
 class ListMeasurementsResponse(_message.Message):
-    __slots__ = ("measurements", "next_page_token")
+    __slots__ = ("measurements", "next_page_token", "cost")
     MEASUREMENTS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     measurements: _containers.RepeatedCompositeFieldContainer[MeasurementInfo]
     next_page_token: bytes
-    def __init__(self, measurements: _Optional[_Iterable[_Union[MeasurementInfo, _Mapping]]] = ..., next_page_token: _Optional[bytes] = ...) -> None: ...
+    cost: _common_pb2.Cost
+    def __init__(self, measurements: _Optional[_Iterable[_Union[MeasurementInfo, _Mapping]]] = ..., next_page_token: _Optional[bytes] = ..., cost: _Optional[_Union[_common_pb2.Cost, _Mapping]] = ...) -> None: ...
 
 class Column(_message.Message):
     __slots__ = ("field", "doubles", "integers", "bools")

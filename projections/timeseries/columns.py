@@ -137,9 +137,13 @@ class Column:
         """Return the hash of the blocks."""
         return hash_rows(self.seed, self.rows()) if self.blocks else 0
 
+    def head(self) -> bytes:
+        """Return the first item: what a column has that is neither point, block nor range."""
+        return _HEAD.pack(0x14, self.series_id, self.field_id, self.base)
+
     def items(self) -> list[bytes]:
         """Return the canonical bytes of everything except points and blocks."""
-        items = [_HEAD.pack(0x14, self.series_id, self.field_id, self.base)]
+        items = [self.head()]
         items += (_RANGE.pack(0x15, self.series_id, self.field_id, *each) for each in self.deleted)
         return items
 
@@ -255,18 +259,67 @@ def raw_values(field_type: FieldType, bits: U64Array) -> bytes:
     return (bits.astype(np.uint8) if field_type is FieldType.BOOL else bits).tobytes()
 
 
+# Ranges times blocks that are compared at a time.
+_CELLS_MAX = 1 << 20
+
+
+def rows_outside(rows: Rows, first_ns: int, last_ns: int) -> Rows:
+    """Return the blocks that have times outside of a range, or might."""
+    return rows[(rows[:, 1] < first_ns) | (rows[:, 2] > last_ns)]
+
+
+def merge_range(
+    ranges: tuple[DeletedRange, ...], rows: Rows, new: DeletedRange
+) -> tuple[tuple[DeletedRange, ...], Rows]:
+    """Return the ranges with one that is newer than all blocks, and the blocks that remain.
+
+    A range that touches the new one becomes a part of it, unless a block that is newer than the
+    older range has points there: the older one does not delete these.
+    """
+    left = rows_outside(rows, new.first_ns, new.last_ns)
+    others = list(ranges)
+    count = 0
+    while count != len(others):  # what has been merged may touch others
+        count, kept = len(others), []
+        for each in others:
+            if each.first_ns > new.last_ns + 1 or each.last_ns < new.first_ns - 1:
+                kept.append(each)
+            elif _is_newer_block_in(each, left):
+                if each.first_ns < new.first_ns or each.last_ns > new.last_ns:
+                    kept.append(each)
+            else:
+                first_ns, last_ns = min(each.first_ns, new.first_ns), max(each.last_ns, new.last_ns)
+                new = DeletedRange(first_ns, last_ns, new.before_index)
+        others = kept
+    left = rows_outside(left, new.first_ns, new.last_ns)
+    # Blocks went that are inside of the new range, so only ranges that overlap it may be useless.
+    apart = [each for each in others if each.first_ns > new.last_ns or each.last_ns < new.first_ns]
+    near = tuple(
+        each for each in others if each.first_ns <= new.last_ns and each.last_ns >= new.first_ns
+    )
+    return (*apart, *useful_ranges((*near, new), left)), left
+
+
+def _is_newer_block_in(each: DeletedRange, rows: Rows) -> bool:
+    index, first, last = rows[:, 0], rows[:, 1], rows[:, 2]
+    newer = (index >= each.before_index) & (first <= each.last_ns) & (last >= each.first_ns)
+    return bool(newer.any())
+
+
 def useful_ranges(ranges: tuple[DeletedRange, ...], rows: Rows) -> tuple[DeletedRange, ...]:
     """Return the ranges that still overlap an older block."""
-    if not ranges:
+    if not ranges or not len(rows):
         return ()
     index, first, last = rows[:, 0], rows[:, 1], rows[:, 2]
-    return tuple(
-        each
-        for each in ranges
-        if bool(
-            ((index < each.before_index) & (first <= each.last_ns) & (last >= each.first_ns)).any()
-        )
-    )
+    table = np.array(ranges, dtype=np.int64)
+    useful: list[DeletedRange] = []
+    step = max(1, _CELLS_MAX // len(rows))
+    for at in range(0, len(ranges), step):
+        firsts, lasts, befores = (part[:, None] for part in table[at : at + step].T)
+        overlap = (index < befores) & (first <= lasts) & (last >= firsts)
+        found = overlap.any(axis=1).tolist()
+        useful += (each for each, is_useful in zip(ranges[at:], found, strict=False) if is_useful)
+    return tuple(useful)
 
 
 # Blocks

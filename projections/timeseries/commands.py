@@ -130,6 +130,9 @@ class Delete:
     """Delete points from ``first_ns`` to ``last_ns`` of matching series with ids above ``after``.
 
     With the default range the series themselves are deleted.
+
+    ``merges``: ranges that a column keeps are merged, and it keeps ``DELETED_RANGES_MAX`` of them.
+    Entries without it are older, and replay as they were applied: up to ``UNMERGED_RANGES_MAX``.
     """
 
     measurement: str
@@ -137,6 +140,7 @@ class Delete:
     first_ns: int = TIME_NS_MIN
     last_ns: int = TIME_NS_MAX
     after: int = 0
+    merges: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +271,9 @@ def encode_body(command: Command) -> bytes:
             return encode_name(name) + config.encode()
         case DropMeasurement(name):
             return encode_name(name)
-        case Delete(name, matchers, first_ns, last_ns, after):
+        case Delete(name, matchers, first_ns, last_ns, after, merges):
             times = _RANGE.pack(first_ns, last_ns, after)
-            return encode_name(name) + encode_matchers(matchers) + times
+            return encode_name(name) + encode_matchers(matchers, is_marked=merges) + times
         case SetRule(name, rule):
             return encode_name(name) + encode_rule(rule)
         case DropRule(name, rule_name):
@@ -394,11 +398,11 @@ def _read_block(reader: Reader) -> Block:
 
 
 def _read_delete(reader: Reader) -> Delete:
-    name, matchers = read_name(reader), read_matchers(reader)
+    name, (matchers, merges) = read_name(reader), read_matchers(reader)
     first_ns, last_ns, after = reader.fields(_RANGE)
     if not TIME_NS_MIN <= first_ns <= last_ns <= TIME_NS_MAX:
         raise BadPayload(Reason.RANGE_INVALID)
-    return Delete(name, matchers, first_ns, last_ns, after)
+    return Delete(name, matchers, first_ns, last_ns, after, merges)
 
 
 def _read_trim(reader: Reader) -> Trim:
@@ -510,7 +514,7 @@ def _describe(command: Command) -> str:
             return f"configure measurement {name}: {config}"
         case DropMeasurement(name):
             return f"drop measurement {name}"
-        case Delete(name, matchers, first_ns, last_ns, after):
+        case Delete(name, matchers, first_ns, last_ns, after, _):
             whole = (first_ns, last_ns) == (TIME_NS_MIN, TIME_NS_MAX)
             what = "series" if whole else f"points {first_ns} to {last_ns}"
             return f"delete {what} of {name}{_matchers(matchers)} behind series {after}"

@@ -2,7 +2,8 @@
 
 Each entry does a bounded amount of work and returns where to continue: ids of series rise, so a
 cursor is the last id that was visited. Buffered points and whole blocks are removed at once. A
-block that is affected in part stays, and the column remembers the range: reads omit its points. An
+block that is affected in part stays, and the column remembers the range: reads omit its points.
+Ranges that touch are merged (``columns.merge_range``), so deletes of adjacent times stay one. An
 empty series is removed, and no longer counts for the cardinality limit.
 
 Retention first raises ``trimmed_ns`` of the measurement, which hides all older points from reads at
@@ -15,18 +16,28 @@ import numpy as np
 from onelog.projections.codec import U64
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied, Outcome, Refused
-from onelog.projections.timeseries.columns import Column, DeletedRange, raw_values, useful_ranges
+from onelog.projections.timeseries.columns import (
+    Column,
+    DeletedRange,
+    Rows,
+    merge_range,
+    raw_values,
+    rows_outside,
+    useful_ranges,
+)
 from onelog.projections.timeseries.commands import Delete, DropMeasurement, Trim
 from onelog.projections.timeseries.limits import (
     DELETE_BLOCKS_MAX,
     DELETE_COLUMNS_MAX,
     DELETE_EFFORT_MAX,
+    DELETE_RANGES_MAX,
     DELETE_SERIES_MAX,
     DELETE_VISITS_MAX,
     DELETED_RANGES_MAX,
     TIME_NS_MAX,
     TIME_NS_MIN,
     TRIM_COLUMNS_MAX,
+    UNMERGED_RANGES_MAX,
 )
 from onelog.projections.timeseries.names import compile_matchers, passes_all
 from onelog.projections.timeseries.store import Room, Series, Store, trim_allowed_ns
@@ -35,24 +46,33 @@ from onelog.projections.timeseries.store import Room, Series, Store, trim_allowe
 class _Budget:
     """The work that one entry may still do."""
 
-    __slots__ = ("blocks", "columns", "series", "visits")
+    __slots__ = ("blocks", "columns", "ranges", "series", "visits")
 
     def __init__(self) -> None:
         self.visits = DELETE_VISITS_MAX
         self.series = DELETE_SERIES_MAX
         self.columns = DELETE_COLUMNS_MAX
         self.blocks = DELETE_BLOCKS_MAX
+        self.ranges = DELETE_RANGES_MAX
 
     @property
     def left(self) -> bool:
         """Whether the budget allows one more series."""
-        return min(self.visits, self.series, self.columns, self.blocks) > 0
+        return min(self.visits, self.series, self.columns, self.blocks, self.ranges) > 0
 
     def take(self, series: Series) -> None:
         """Charge the cost of changing a series."""
         self.series -= 1
         self.columns -= len(series.columns)
         self.blocks -= sum(len(column.rows()) for column in series.columns.values())
+        self.ranges -= _extra_ranges(series)
+
+
+def _extra_ranges(series: Series) -> int:
+    """Count the ranges that no column had before ranges were merged: older logs replay the same."""
+    return sum(
+        max(0, len(column.deleted) - UNMERGED_RANGES_MAX) for column in series.columns.values()
+    )
 
 
 def delete(store: Store, room: Room, command: Delete, index: int) -> Outcome:
@@ -75,9 +95,12 @@ def delete(store: Store, room: Room, command: Delete, index: int) -> Outcome:
         budget.visits -= 1
         series = measurement.series[series_id]
         if not tests or passes_all(tests, series.tags):
-            if not whole and not all(_takes_range(each, new) for each in series.columns.values()):
+            if not whole and not all(
+                _takes_range(each, new, merges=command.merges) for each in series.columns.values()
+            ):
                 if not chosen:
-                    return Refused(Reason.SERIES_DELETES_FULL, DELETED_RANGES_MAX)
+                    limit = DELETED_RANGES_MAX if command.merges else UNMERGED_RANGES_MAX
+                    return Refused(Reason.SERIES_DELETES_FULL, limit)
                 cursor = last
                 break
             chosen.append(series)
@@ -87,36 +110,42 @@ def delete(store: Store, room: Room, command: Delete, index: int) -> Outcome:
     if not whole:
         for series in chosen:
             for column in series.columns.values():
-                _delete_range(store, column, new)
+                _delete_range(store, column, new, merges=command.merges)
         gone = [each for each in chosen if all(c.empty for c in each.columns.values())]
     if gone:
         store.remove_series(measurement, gone, index)
     return Applied(len(chosen), None if cursor is None else U64.pack(cursor))
 
 
-def _takes_range(column: Column, new: DeletedRange) -> bool:
+def _takes_range(column: Column, new: DeletedRange, *, merges: bool) -> bool:
     """Return whether the column can take one more deleted range, or needs none."""
-    return len(_ranges_with(column, new)) <= DELETED_RANGES_MAX
+    if merges and len(column.deleted) < DELETED_RANGES_MAX:
+        return True
+    limit = DELETED_RANGES_MAX if merges else UNMERGED_RANGES_MAX
+    return len(_with_range(column, new, merges=merges)[0]) <= limit
 
 
-def _ranges_with(column: Column, new: DeletedRange) -> tuple[DeletedRange, ...]:
+def _with_range(
+    column: Column, new: DeletedRange, *, merges: bool
+) -> tuple[tuple[DeletedRange, ...], Rows]:
+    """Return the deleted ranges and the blocks of a column as they will be."""
     rows = column.rows()
-    left = rows[(rows[:, 1] < new.first_ns) | (rows[:, 2] > new.last_ns)]
+    if merges:
+        return merge_range(column.deleted, rows, new)
+    left = rows_outside(rows, new.first_ns, new.last_ns)
     older = tuple(
         each
         for each in column.deleted
         if each.first_ns < new.first_ns or each.last_ns > new.last_ns
     )
-    return useful_ranges((*older, new), left)
+    return useful_ranges((*older, new), left), left
 
 
-def _delete_range(store: Store, column: Column, new: DeletedRange) -> None:
+def _delete_range(store: Store, column: Column, new: DeletedRange, *, merges: bool) -> None:
     times, bits = column.buffered()
     kept = (times < new.first_ns) | (times > new.last_ns)
-    rows = column.rows()
-    left = rows[(rows[:, 1] < new.first_ns) | (rows[:, 2] > new.last_ns)]
-    deleted = _ranges_with(column, new)
-    if bool(kept.all()) and len(left) == len(rows) and deleted == column.deleted:
+    deleted, left = _with_range(column, new, merges=merges)
+    if bool(kept.all()) and len(left) == len(column.rows()) and deleted == column.deleted:
         return
     values = raw_values(column.field_type, bits[kept])
     buffer = bytearray(times[kept].tobytes()), bytearray(values)
@@ -167,7 +196,7 @@ def trim(store: Store, room: Room, command: Trim, index: int, timestamp_ns: int)
             break
         last = series_id
         series = measurement.series[series_id]
-        columns_left -= len(series.columns)
+        columns_left -= len(series.columns) + _extra_ranges(series) // UNMERGED_RANGES_MAX
         for column in series.columns.values():
             oldest_ns = min(oldest_ns, _trim_column(store, column, cutoff_ns))
         if all(column.empty for column in series.columns.values()):

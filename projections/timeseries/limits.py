@@ -51,7 +51,9 @@ DELETE_COLUMNS_MAX = 4_000  # columns of them that it visits
 DELETE_SERIES_MAX = 1_000  # series that it changes
 DELETE_BLOCKS_MAX = 100_000  # blocks after which it stops
 DELETE_EFFORT_MAX = 100_000  # positions of patterns after which it stops: at most 20 ms
-DELETED_RANGES_MAX = 64  # per column, while some block still holds points of them
+DELETE_RANGES_MAX = 20_000  # deleted ranges of columns that it changes: 60 ms
+DELETED_RANGES_MAX = 4_096  # per column, while some block still holds points of them
+UNMERGED_RANGES_MAX = 64  # the same for a delete that does not merge them
 TRIM_COLUMNS_MAX = 4_000  # columns that one ts_trim visits
 TRIM_GRACE_NS = 86_400 * 1_000_000_000  # that a trim waits for a rule that makes no progress
 

@@ -206,18 +206,24 @@ def passes_all(tests: Iterable[CompiledMatcher], tags: Tags) -> bool:
     return all(test.passes(values.get(test.tag, "")) for test in tests)
 
 
-def encode_matchers(matchers: tuple[Matcher, ...]) -> bytes:
+# The highest bit of the count of matchers is a flag of the command that they are of.
+MARK = 0x80
+assert MATCHERS_MAX < MARK
+
+
+def encode_matchers(matchers: tuple[Matcher, ...], *, is_marked: bool) -> bytes:
     """Return the bytes of matchers: count u8, then operator u8, tag bytes8, value bytes16."""
-    parts = [U8.pack(len(matchers))]
+    parts = [U8.pack(len(matchers) | (MARK if is_marked else 0))]
     for matcher in matchers:
         value = encode_sized(U16, matcher.value.encode())
         parts += (U8.pack(matcher.operator), encode_name(matcher.tag), value)
     return b"".join(parts)
 
 
-def read_matchers(reader: Reader) -> tuple[Matcher, ...]:
-    """Read matchers and make sure that their patterns compile."""
-    count = reader.number(U8)
+def read_matchers(reader: Reader) -> tuple[tuple[Matcher, ...], bool]:
+    """Read matchers, make sure that their patterns compile, and whether they are marked."""
+    number = reader.number(U8)
+    count = number & ~MARK
     if count > MATCHERS_MAX:
         raise BadPayload(Reason.PAYLOAD_COUNT_TOO_LARGE, count)
     matchers: list[Matcher] = []
@@ -231,7 +237,7 @@ def read_matchers(reader: Reader) -> tuple[Matcher, ...]:
             raise BadPayload(Reason.MATCHER_INVALID, TAG_VALUE_SIZE_MAX, words)
         matchers.append(Matcher(tag, Operator(operator), value))
     compile_matchers(matchers)
-    return tuple(matchers)
+    return tuple(matchers), number != count
 
 
 def _words(text: str) -> str:

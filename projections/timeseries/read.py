@@ -104,10 +104,11 @@ class BlockCache:
             del self._joined[column.key]
             self._size -= _size((kept.times, kept.values))
         parts = []
+        deleted = np.array(column.deleted, dtype=np.int64).reshape(-1, 3)
         for index, _, _, points in rows.tolist():
             times, values = self.get(index, column, points)
-            if column.deleted:
-                times, values = _without_deleted(times, values, column.deleted, index)
+            if len(deleted):
+                times, values = _without_deleted(times, values, deleted, index)
             parts.append((times, values))
         times, values = resolve(*_concatenate(parts), policy)
         count = len(times)
@@ -208,12 +209,17 @@ def _typed(field_type: FieldType, bits: NDArray[np.uint64]) -> Values:
 
 
 def _without_deleted(
-    times: Times, values: Values, deleted: tuple[DeletedRange, ...], index: int
+    times: Times, values: Values, deleted: NDArray[np.int64], index: int
 ) -> tuple[Times, NDArray[Any]]:
-    kept = np.ones(len(times), dtype=bool)
-    for first_ns, last_ns, deleted_index in deleted:
-        if index < deleted_index:
-            kept &= (times < first_ns) | (times > last_ns)
+    spans = deleted[index < deleted[:, 2]]
+    if not len(spans):
+        return times, values
+    # Sorted by where they begin, with how far any of those up to there reaches: a time is deleted
+    # if the last range that begins at or before it, or one before that, reaches it.
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(spans[:, 1])
+    before = np.searchsorted(spans[:, 0], times, side="right") - 1
+    kept = (before < 0) | (reach[before] < times)
     return (times, values) if bool(kept.all()) else (times[kept], values[kept])
 
 

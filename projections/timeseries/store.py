@@ -562,14 +562,14 @@ class Store:
             before = (column.times, column.values, column.base, column.blocks, column.deleted)
             self.undo.note(partial(self._restore_column, column, before))
             blocks = blocks[:]
-        change = -column.prefix_hash(taken) - item_hash(column.items()[0], 0)
+        change = -column.prefix_hash(taken) - item_hash(column.head(), 0)
         value_size = len(column.values) // len(column)
         column.times = column.times[8 * taken :]
         column.values = column.values[value_size * taken :]
         column.base += taken
         blocks.extend(row)
         column.blocks = blocks
-        change += item_hash(column.items()[0], 0)
+        change += item_hash(column.head(), 0)
         change += hash_rows(column.seed, np.array([row], dtype=np.int64))
         self.add_hash(change)
         self.pins.add(row[0])

@@ -60,6 +60,7 @@ OPERANDS: dict[str, pa.DataType] = {
 
 _TEXTS = ("measurement", "source", "rule", "target")
 _RANGE_SIZE = 24  # first, last and after of a delete, behind its matchers
+_MARK = 0x80  # of a delete whose ranges are merged, in the count of its matchers
 _U16 = struct.Struct("<H")
 
 Mask = NDArray[np.bool_]
@@ -197,7 +198,7 @@ def read_operands(block: Block) -> Operands:
 def format_matchers(data: bytes) -> str:
     """Return matchers as text: ``host=~"web-.*",zone!="eu"``; values are quoted as in JSON."""
     try:
-        count, at = data[0], 1
+        count, at = data[0] & ~_MARK, 1
         parts = []
         for _ in range(count):
             sign, tag_end = SIGNS[data[at]], at + 2 + data[at + 1]

@@ -10,6 +10,7 @@ from google.protobuf.message import Message  # type: ignore[import-untyped]
 from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
+from onelog.v1 import common_pb2
 from tests.system.reflecting import Reflection
 
 CALL_S = 20.0
@@ -32,6 +33,7 @@ class Outcome:
     reason: str = ""
     message: str = ""
     answers: list[Any] = field(default_factory=list)
+    cost: Any = None  # in the details of an error
 
     @property
     def is_known(self) -> bool:
@@ -102,6 +104,9 @@ def _fill(outcome: Outcome, error: Any) -> None:
             for detail in status_pb2.Status.FromString(value).details:
                 if detail.Unpack(info):
                     outcome.reason = info.reason
+                elif detail.Is(common_pb2.Cost.DESCRIPTOR):
+                    outcome.cost = common_pb2.Cost()
+                    detail.Unpack(outcome.cost)
 
 
 def errors_in(answers: Iterable[Message]) -> Iterator[Message]:

@@ -23,7 +23,7 @@ from onelog.snapshot.build import BuildResult, Capture, build_in_process, plan_b
 from onelog.snapshot.progress import Progress, no_progress
 from onelog.snapshot.recovery import Recovered, recover_state
 from onelog.snapshot.state import StateT, hash_text
-from onelog.snapshot.store import SnapshotStore
+from onelog.snapshot.store import KeepConfig, SnapshotStore
 from onelog.ual.entry import Draft, Entry
 from onelog.ual.files import Files
 from onelog.ual.log import Log
@@ -56,6 +56,7 @@ class LiveShard(Generic[StateT]):
         *,
         data_dir: Path = DATA,
         config: LogConfig = SMALL,
+        keep: KeepConfig | None = None,
         progress: Progress = no_progress,
     ) -> None:
         self.files = files
@@ -63,7 +64,7 @@ class LiveShard(Generic[StateT]):
         self.make_state = make_state
         self.paths = make_shard(files, data_dir)
         self.log, _ = open_shard(files, self.paths, config)
-        self.store = SnapshotStore.open(files, self.paths, self.log)
+        self.store = SnapshotStore.open(files, self.paths, self.log, keep)
         self.recovered: Recovered[StateT] = recover_state(
             files, 0, self.log, self.store, make_state, progress
         )
@@ -112,16 +113,27 @@ class LiveShard(Generic[StateT]):
         )
         return build_in_process(self.files, request, self.make_state, progress), capture
 
-    def snapshot(self) -> BuildResult:
-        """Build a snapshot, compare it with the live state and keep it."""
+    def snapshot(self, needed_from: int | None = None) -> BuildResult:
+        """Build a snapshot, compare it with the live state and keep it.
+
+        Without ``needed_from`` its state refers to nothing in the log.
+        """
         result, capture = self.build()
-        accept(self.log, self.store, result.record, capture.state_hash)
+        if needed_from is None:
+            needed_from = capture.index + 1
+        accept(self.log, self.store, result.record, capture.state_hash, needed_from)
         return result
 
 
-def accept(log: Log, store: SnapshotStore, record: SnapshotRecord, live_hash: str) -> bool:
+def accept(
+    log: Log,
+    store: SnapshotStore,
+    record: SnapshotRecord,
+    live_hash: str,
+    needed_from: int | None = None,
+) -> bool:
     """Keep a snapshot whose state is the live one; return whether it is kept."""
-    job = store.accept_begin(record, live_hash)
+    job = store.accept_begin(record, live_hash, needed_from=needed_from)
     if job is not None:
         job.run()
         log.manifest_file.finish(job)

@@ -1,8 +1,9 @@
 """A shard with snapshots, crashed after every file operation of theirs, under every policy.
 
-The workload appends, syncs, commits, seals, builds and keeps snapshots, and drops the log below the
-older one. After each operation of a snapshot, and after some of the others (tests/faults crashes
-those one by one), the disk is forked as a crash would leave it and the shard restarted. Then:
+The workload appends, syncs, commits, seals, builds and keeps snapshots, two or more, and drops the
+log below the oldest one. After each operation of a snapshot, and after some of the others
+(tests/faults crashes those one by one), the disk is forked as a crash would leave it and the shard
+restarted. Then:
 
 * the state is the one that the live shard had at that index, and going on to the end of what was
   synced gives the state it had there;
@@ -20,6 +21,7 @@ import pytest
 
 from onelog.projections.shard_state import Projections, build_projections
 from onelog.snapshot.state import State, StateT
+from onelog.snapshot.store import KeepConfig
 from onelog.ual.entry import Draft
 from onelog.ual.segments.notes import ApplyNotes
 from onelog.ual.segments.sealed import SealedSegment
@@ -44,18 +46,22 @@ class Sweep:
         seed: int,
         make_state: Callable[[ApplyNotes], StateT],
         check_notes: Callable[[SealedSegment], None],
+        keep: KeepConfig | None = None,
     ) -> None:
+        self.keep = keep
         self.rng = Random(seed)
         self.crashes = Random(seed * 7919)
         self.make_state: Callable[[ApplyNotes], State] = make_state
         self.check_notes = check_notes
         self.disk = SimDisk(page_size=self.crashes.choice([64, 512]), tear_writes=True)
-        self.live: LiveShard[State] = LiveShard(self.disk, self.make_state, config=CONFIG)
+        self.live: LiveShard[State] = LiveShard(
+            self.disk, self.make_state, config=CONFIG, keep=keep
+        )
         self.hashes = {0: self.live.state_hash}
         self.durable_index = 0
         self.kept_index = 0
         self.is_snapshotting = False
-        self.points = 0
+        self.points = self.snapshots = self.most_kept = 0
 
     def append(self, drafts: list[Draft]) -> None:
         self.live.write(drafts)
@@ -76,13 +82,17 @@ class Sweep:
         if live.log.applied_index > (newest.index if newest else 0):
             self.is_snapshotting = True
             result, capture = live.build()
-            job = live.store.accept_begin(result.record, capture.state_hash)
+            job = live.store.accept_begin(
+                result.record, capture.state_hash, needed_from=capture.index + 1
+            )
             assert job is not None
             self.append(meanwhile)
             if self.rng.random() < 0.5:
                 self.sync_and_commit()
             job.run()
             self.kept_index = result.record.index
+            self.snapshots += 1
+            self.most_kept = max(self.most_kept, len(live.store.records))
             live.log.manifest_file.finish(job)
             self.is_snapshotting = False
 
@@ -100,7 +110,7 @@ class Sweep:
                 raise
 
     def check(self, crashed: SimDisk) -> None:
-        again: LiveShard[State] = LiveShard(crashed, self.make_state, config=CONFIG)
+        again: LiveShard[State] = LiveShard(crashed, self.make_state, config=CONFIG, keep=self.keep)
         log, store = again.log, again.store
         assert again.recovered.rejected == (), "a listed snapshot was not whole"
         assert again.state_hash == self.hashes[log.applied_index]
@@ -109,7 +119,10 @@ class Sweep:
         listed = [record.file for record in store.records]
         assert crashed.list(store.directory) == listed
         assert crashed.crash(CrashPolicy.LOST).list(store.directory) == listed
-        assert log.first_index <= store.keep_from_index, "the log begins behind the older snapshot"
+        assert log.first_index <= store.keep_from_index, "the log begins behind the oldest snapshot"
+        if self.keep is not None and log.first_index > 1:
+            old_ns = store.log_time_ns(store.records[-1]) - self.keep.past_ns
+            assert store.log_time_ns(store.records[0]) <= old_ns, "the past is too short"
         if self.points % DEEP_EVERY:
             return
         # Whatever was appended and has survived may turn out to be committed.
@@ -133,6 +146,8 @@ def run(sweep: Sweep, next_group: Callable[[int], list[Draft]]) -> None:
                 sweep.sync_and_commit()
             case 3:
                 seal_closed(live.log)
+            case 6 if sweep.keep is not None:
+                sweep.snapshot(next_group(live.log.last_index + 1))
             case 4:
                 sweep.snapshot(next_group(live.log.last_index + 1))
             case 5:
@@ -155,7 +170,10 @@ def report(sweep: Sweep, name: str, seed: int, capsys: pytest.CaptureFixture[str
         )
     assert sweep.points > 200
     assert sweep.live.log.first_index > 1, "the log was never shortened"
-    assert len(sweep.live.store.records) == 2
+    if sweep.keep is None:
+        assert len(sweep.live.store.records) == 2
+    else:
+        assert sweep.snapshots > sweep.most_kept > 2
 
 
 def check_toy_notes(segment: SealedSegment) -> None:
@@ -178,6 +196,16 @@ def test_a_crash_after_any_file_operation_loses_nothing(
     sweep = Sweep(seed, Toy, check_toy_notes)
     run(sweep, lambda first: toy_drafts(sweep.rng.randint(1, 6), first))
     report(sweep, "toy", seed, capsys)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_crash_loses_nothing_while_more_snapshots_are_kept_for_the_past(
+    seed: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A group is a second after the one before it, so the past has a third of the workload."""
+    sweep = Sweep(seed, Toy, check_toy_notes, KeepConfig(past_s_min=STEPS / 3))
+    run(sweep, lambda first: toy_drafts(sweep.rng.randint(1, 6), first))
+    report(sweep, "toy with a past", seed, capsys)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

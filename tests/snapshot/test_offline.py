@@ -106,13 +106,19 @@ def test_a_key_is_what_it_was_even_in_the_midst_of_a_group() -> None:
     assert read_key(rebuild_state(live.files, DATA, 0), "nowhere", b"n") is None
 
 
-def test_an_index_above_what_is_committed_is_refused() -> None:
+def test_entries_that_are_not_known_to_be_committed_are_applied_only_if_they_are_named() -> None:
+    """A directory learns with the next sync what is committed; its server knows at once."""
     live = lived(groups=5)
+    known = live.log.commit_index
     live.write([put(b"a", b"b")])
     live.log.sync()
+    assert rebuild_state(live.files, DATA, 0).index == known
+    live.commit()
+    rebuilt = rebuild_state(live.files, DATA, 0, index=live.log.last_index)
+    assert (rebuilt.index, rebuilt.committed_index) == (live.log.last_index, known)
+    assert rebuilt.state_hash == live.state_hash
     with pytest.raises(IndexInFuture):
-        rebuild_state(live.files, DATA, 0, index=live.log.last_index)
-    assert rebuild_state(live.files, DATA, 0).index == live.log.commit_index
+        rebuild_state(live.files, DATA, 0, index=live.log.last_index + 1)
 
 
 def test_a_damaged_snapshot_is_said_and_does_not_matter() -> None:
@@ -183,7 +189,7 @@ def test_a_snapshot_is_made_offline_and_used_by_the_next_start() -> None:
     started = LiveShard(live.files.crash(CrashPolicy.LOST), build_projections)
     assert started.recovered.snapshot is not None
     assert started.recovered.snapshot.record == made.record
-    assert len(started.store.records) == 2
+    assert len(started.store.records) == 3, "only a server knows how many its settings keep"
     header = started.recovered.snapshot.header
     assert header.proposal == started.log.proposals.of_index(made.record.index)
 

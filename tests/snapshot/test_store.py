@@ -1,15 +1,26 @@
 """Which snapshots are kept, and what happens to the others."""
 
 import errno
+from itertools import pairwise
+from random import Random
 
 import pytest
 
 from onelog.projections.shard_state import build_projections
 from onelog.snapshot.errors import NoSnapshot, NotDurable, StateMismatch
+from onelog.snapshot.store import (
+    KEPT_MAX,
+    KEPT_MIN,
+    PAST_PARTS,
+    PAST_S_MAX,
+    RESERVE_BYTES,
+    KeepConfig,
+    choose_kept,
+)
 from onelog.ual.errors import DiskFull
 from onelog.ual.manifest import load as load_manifest
 from tests.simulation.disk import CrashPolicy, SimDisk
-from tests.snapshot.live import LiveShard, accept, put
+from tests.snapshot.live import SECOND, LiveShard, accept, put
 from tests.snapshot.toys import Toy, toy_drafts
 from tests.ual.shards import close_active, drop_before, seal_closed
 
@@ -176,3 +187,137 @@ def test_the_next_snapshot_does_not_count_on_one_that_a_full_disk_refuses_meanwh
     names = [record.file for record in live.store.records]
     assert disk.list(live.paths.snapshots) == names
     assert LiveShard(disk.crash(CrashPolicy.LOST), Toy).recovered.rejected == ()
+
+
+# More than two, for reads of the past
+
+
+def test_as_many_snapshots_are_kept_as_the_setting_says_and_the_log_from_the_oldest() -> None:
+    live = LiveShard(SimDisk(), Toy, keep=KeepConfig(snapshots_min=4))
+    for number in range(6):
+        live.do(toy_drafts(3, 10 * number))
+        live.snapshot()
+    assert [record.index for record in live.store.records] == [9, 12, 15, 18]
+    assert live.store.keep_from_index == 10
+    again = LiveShard(live.files, Toy)
+    assert len(again.store.records) == 4, "opening with another setting drops nothing"
+    again.do(toy_drafts(3, 60))
+    again.snapshot()
+    assert [record.index for record in again.store.records] == [18, 21]
+    assert live.files.list(live.paths.snapshots) == [each.file for each in again.store.records]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_past_never_gets_shorter_than_the_setting_and_snapshots_stay_few(seed: int) -> None:
+    """Whatever the rhythm: one after the other for a while, then none for long."""
+    rng = Random(seed)
+    age_s = rng.choice((1, 7, 100, 3600))
+    keep = KeepConfig(snapshots_min=rng.choice((2, 3, 9)), past_s_min=age_s)
+    times = [0]
+    made: list[int] = []
+    for _ in range(400):
+        pause_s = rng.choice((0.0, 0.001, age_s / 50, age_s / 8, age_s / 3, age_s * 2))
+        times.append(times[-1] + int(pause_s * SECOND))
+        made.append(times[-1])
+        times = [times[at] for at in choose_kept(times, keep)]
+        old_ns = made[-1] - keep.past_ns
+        assert times[0] <= old_ns or times[0] == 0, "nothing leads to what is younger"
+        assert times[-keep.snapshots_min :] == [0, *made][-keep.snapshots_min :]
+        assert len(times) <= PAST_PARTS + 1 + keep.snapshots_min
+        # And the first one is not much older than it must be: its successor was not dropped.
+        gaps = [late - early for early, late in pairwise(times)]
+        longest = max(late - early for early, late in pairwise((0, *made)))
+        assert max(gaps) <= keep.past_ns // PAST_PARTS + longest
+
+
+def test_the_log_is_whole_until_a_snapshot_is_as_old_as_the_past_that_is_kept() -> None:
+    """A group is a second after the one before it."""
+    live = LiveShard(SimDisk(), Toy, keep=KeepConfig(past_s_min=30))
+    for number in range(30):
+        live.do(toy_drafts(3, 10 * number))
+        live.snapshot()
+        assert live.store.keep_from_index == 1, "what is younger than 30 s would be gone"
+    for number in range(30, 90):
+        live.do(toy_drafts(3, 10 * number))
+        live.snapshot()
+        close_active(live.log)
+        seal_closed(live.log)
+        drop_before(live.log, live.store.keep_from_index)
+        first = live.store.records[0]
+        assert live.store.log_time_ns(first) <= live.log.last_timestamp_ns - 30 * SECOND
+        assert live.log.first_index <= first.index + 1
+    assert live.log.first_index > 1
+    assert live.store.log_time_ns(first) >= live.log.last_timestamp_ns - 40 * SECOND
+    assert len(live.store.records) <= PAST_PARTS + 3
+
+
+def test_the_past_gives_way_when_the_disk_is_short_and_comes_back() -> None:
+    disk = SimDisk()
+    live = LiveShard(disk, Toy, keep=KeepConfig(snapshots_min=5, past_s_min=3600))
+    for number in range(6):
+        live.do(toy_drafts(3, 10 * number))
+        live.snapshot()
+    assert len(live.store.records) == 6
+    assert (live.store.keep_from_index, live.store.give_way_begin()) == (1, None)
+    disk.capacity = RESERVE_BYTES - (1 << 20)
+    assert live.store.keep_from_index == live.store.records[-2].index + 1
+    job = live.store.give_way_begin()
+    assert job is not None
+    job.run()
+    live.log.manifest_file.finish(job)
+    assert len(live.store.records) == KEPT_MIN
+    assert disk.list(live.paths.snapshots) == [each.file for each in live.store.records]
+    assert live.store.give_way_begin() is None
+    live.do(toy_drafts(3, 60))
+    live.snapshot()
+    assert len(live.store.records) == KEPT_MIN
+    disk.capacity = 2 * RESERVE_BYTES
+    live.do(toy_drafts(3, 70))
+    live.snapshot()
+    assert len(live.store.records) == KEPT_MIN + 1
+
+
+def test_a_snapshot_whose_header_is_damaged_stands_in_for_no_older_one() -> None:
+    live = LiveShard(SimDisk(), Toy, keep=KeepConfig(past_s_min=3))
+    for number in range(6):
+        live.do(toy_drafts(3, 10 * number))
+        live.snapshot()
+    assert isinstance(live.files, SimDisk)
+    kept = live.store.records
+    live.files.put(live.store.path(kept[1]), b"damaged")
+    again = LiveShard(live.files, Toy, keep=KeepConfig(past_s_min=3))
+    assert again.store.log_time_ns(kept[1]) == 0
+    again.do(toy_drafts(3, 70), term=1)
+    again.snapshot()
+    first = again.store.records[0]
+    assert 0 < again.store.log_time_ns(first) <= again.log.last_timestamp_ns - 3 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("count", "age_s"), [(1, 0), (KEPT_MAX + 1, 0), (2, -1), (2, PAST_S_MAX + 1)]
+)
+def test_what_cannot_be_kept_is_refused(count: int, age_s: float) -> None:
+    with pytest.raises(ValueError, match="are kept"):
+        KeepConfig(snapshots_min=count, past_s_min=age_s)
+
+
+def test_what_the_oldest_kept_state_refers_to_is_kept_in_the_log() -> None:
+    """Also after it is released. After a restart it is not known: then nothing is dropped."""
+    keep = KeepConfig(past_s_min=5)
+    live = LiveShard(SimDisk(), Toy, keep=keep)
+    for number in range(20):
+        live.do(toy_drafts(3, 10 * number))
+        live.snapshot(needed_from=4 if number < 10 else 3 * number)
+        close_active(live.log)
+        seal_closed(live.log)
+        oldest = live.store.records[0]
+        if live.log.first_index > 1 or live.store.keep_from_index > 1:
+            assert live.store.keep_from_index == min(
+                oldest.index + 1, live.store.needed_from(oldest)
+            )
+        drop_before(live.log, live.store.keep_from_index)
+        assert live.log.first_index <= (4 if oldest.index <= 30 else oldest.index)
+    assert live.log.first_index > 4
+    first_index = live.log.first_index
+    again = LiveShard(live.files, Toy, keep=keep)
+    assert again.store.keep_from_index == first_index

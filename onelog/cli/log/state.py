@@ -7,6 +7,7 @@ commands, so that every other command starts without it. ``output.py`` prints th
 """
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from onelog.cli.output import printable
 
 if TYPE_CHECKING:
     from onelog.snapshot.progress import Progress as ProgressCall
+    from onelog.snapshot.proof import Proof, StateHash
     from onelog.snapshot.questions import Question
 
 
@@ -128,7 +130,9 @@ def replay(
     """Rebuild the state from snapshots and log; print counts and the state hash.
 
     Starts from the newest usable snapshot, or from the beginning of the log, and applies the
-    entries that are known to be committed. One of --key, --queue, --stream, --series and
+    entries that are known to be committed, or those up to --to. A directory learns a moment later
+    than its server what is committed: --to takes any entry that is in the log, such as the index
+    that 'onelog admin hash' prints. One of --key, --queue, --stream, --series and
     --measurement shows that thing at --at, or at the end; its shard is found automatically. Changes
     nothing and works while a server is running.
 
@@ -228,12 +232,19 @@ def _rebuild(
             )  # fmt: skip
             for at in rebuilt.rejected:
                 warn(f"shard {number}: {at.why}; an older one was used")
+            if rebuilt.index > rebuilt.committed_index:
+                warn(
+                    f"shard {number}: the directory records entries up to "
+                    f"{rebuilt.committed_index} as committed; those after it were applied because "
+                    "you named them"
+                )
             report: dict[str, Any] = {
                 "shard": rebuilt.shard,
                 "index": rebuilt.index,
                 "state_hash": rebuilt.state_hash,
                 "base_index": rebuilt.base_index,
                 "entry_count": rebuilt.entry_count,
+                "committed_index": rebuilt.committed_index,
                 "counts": rebuilt.counts,
             }
             if question is not None:
@@ -264,7 +275,8 @@ def snapshot(
 ) -> None:
     """Save the state of each shard as a snapshot; the server must be stopped.
 
-    The next start loads it and replays only the entries after it. The last two are kept. A shard
+    The next start loads it and replays only the entries after it. Older snapshots
+    stay, until the next one of the server: it drops those that its settings do not keep. A shard
     that has not changed since its newest snapshot is skipped.
 
     \b
@@ -314,59 +326,101 @@ def snapshot(
         )
 
 
+Expected = Annotated[
+    str | None,
+    typer.Option(
+        "--expect",
+        metavar="TEXT",
+        help="Compare with this, too: 'HASH at index N', as 'onelog admin hash' prints it.",
+    ),
+]
+_EXPECTED = re.compile(r"\s*([0-9a-f]{1,16}) at index ([1-9][0-9]{0,19})\s*")
+
+
+def _parse_expected(text: str) -> "StateHash":
+    from onelog.snapshot.proof import StateHash
+
+    found = _EXPECTED.fullmatch(text)
+    if found is None:
+        raise typer.BadParameter(f"--expect '{text}' is not like '3aafe184ffba7a11 at index 8'")
+    return StateHash(int(found[2]), found[1].rjust(16, "0"))
+
+
+def _describe(proof: "Proof") -> str:
+    """Return a line on a proof: what was compared, how far, and what was only replayed."""
+    facts = f"shard {proof.shard}: {proof.verdict.value}"
+    start = f"index {proof.base_index}" if proof.base_index else "the first entry"
+    if proof.replayed_hash is not None:
+        facts += (
+            f", state hash {proof.replayed_hash} at index {proof.index} after "
+            f"{proof.entry_count} entries from {start}"
+        )
+    for name, found in (("snapshot", proof.snapshot_hash), ("MANIFEST", proof.manifest_hash)):
+        if found is not None and found != proof.replayed_hash:
+            facts += f", {name} {found}"
+    if proof.found_hash is not None:
+        is_equal = proof.found_hash == proof.expected_hash
+        what = "as expected" if is_equal else f"expected {proof.expected_hash}"
+        facts += f"; {proof.found_hash} at index {proof.expected_index}, {what}"
+    compared = max(proof.index, proof.expected_index)
+    if proof.end_hash is not None and proof.end_index > compared:
+        facts += (
+            f"; entries {max(compared, proof.base_index) + 1} to {proof.end_index} were replayed "
+            f"only, to {proof.end_hash}"
+        )
+    return facts + (f": {printable(proof.message)}" if proof.message else "")
+
+
 def prove(
     data_dir: DataDir,
     *,
     shard: Shard = None,
+    expect: Expected = None,
     as_json: AsJson = False,
     no_progress: NoProgress = False,
 ) -> None:
-    """Prove that the state follows from the log: replay it and compare with the newest snapshot.
+    """Prove that the state follows from the log: replay it and compare the hashes of the state.
 
     Replays each shard from the oldest point that is kept (the first entry if the log is complete,
-    else the older snapshot) to its newest snapshot, and compares the state hashes of the replay, of
-    the snapshot and of MANIFEST. Changes nothing; works while a server is running.
+    else the oldest snapshot) to the end of what is known to be committed. At the newest snapshot it
+    compares the state hashes of the replay, of the snapshot and of MANIFEST. The entries after it
+    are applied, but nothing in the directory says what must come out: --expect compares with what
+    a server, or another replica, has at an index. Changes nothing; works while a server is running.
 
     \b
     Exit codes:
       0  all hashes are equal; shards without a snapshot have nothing to compare
       1  a mismatch or damage was found, or the command failed
-      2  the command was not understood, or no shard has a snapshot
+      2  the command was not understood, or there was nothing to compare with
 
     \b
     Examples:
       onelog log prove ./onelog-data
+      onelog log prove ./onelog-data --shard 0 --expect "$(onelog admin hash 0)"
       onelog log prove ./onelog-data --json | jq '.shards[].verdict'
     """
+    expected = None if expect is None else _parse_expected(expect)
     from onelog.snapshot.offline import choose_shards
     from onelog.snapshot.proof import Verdict, prove_shard
     from onelog.ual.files import DiskFiles
 
     files = DiskFiles()
+    chosen = choose_shards(files, data_dir, shard)
+    if expected is not None and len(chosen) > 1:
+        raise typer.BadParameter("each shard has its own hash: give --shard with --expect")
     with progress_bar(is_shown=not (no_progress or as_json)) as progress:
         proofs = [
-            prove_shard(files, data_dir, number, progress)
-            for number in choose_shards(files, data_dir, shard)
+            prove_shard(files, data_dir, number, progress, expected=expected) for number in chosen
         ]
     if as_json:
-        rows = [asdict(proof) | {"verdict": proof.verdict.value} for proof in proofs]
+        rows = [
+            asdict(proof) | {"verdict": proof.verdict.value, "proved_index": proof.proved_index}
+            for proof in proofs
+        ]
         print_json({"path": str(data_dir), "shards": rows})
     else:
         for proof in proofs:
-            facts = f"shard {proof.shard}: {proof.verdict.value}"
-            if proof.replayed_hash is not None:
-                start = f"index {proof.base_index}" if proof.base_index else "the first entry"
-                facts += (
-                    f", state hash {proof.replayed_hash} at index {proof.index} after "
-                    f"{proof.entry_count} entries from {start}"
-                )
-            for name, found in (
-                ("snapshot", proof.snapshot_hash),
-                ("MANIFEST", proof.manifest_hash),
-            ):
-                if found is not None and found != proof.replayed_hash:
-                    facts += f", {name} {found}"
-            typer.echo(facts + (f": {printable(proof.message)}" if proof.message else ""))
+            typer.echo(_describe(proof))
     verdicts = {proof.verdict for proof in proofs}
     if verdicts & {Verdict.MISMATCH, Verdict.DAMAGED}:
         raise typer.Exit(EXIT_DIFFERS)

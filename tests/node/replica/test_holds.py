@@ -7,7 +7,6 @@ import pytest
 from onelog.node.replica.retention import (
     BYTES_MAX_DEFAULT,
     LAST_BYTES,
-    RESERVE_BYTES,
     Holding,
     breaks,
     held_bytes,
@@ -27,6 +26,7 @@ from onelog.projections.system.commands import (
     encode_command,
 )
 from onelog.projections.system.holds import Cause, Hold
+from onelog.snapshot.store import RESERVE_BYTES
 from onelog.ual.entry import Draft
 from tests.node.replica.group import IDS, Group, trim
 from tests.node.replica.lone import NAMESPACE, LoneNode

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from onelog import AsyncClient, Client
+from onelog import AsyncClient, Client, Read
+from onelog.errors import OutOfRange
 from onelog.node.config.schema import LogSettings, SnapshotSettings
 from onelog.node.replica.requests import Results
 from onelog.node.replica.retention import log_bytes_behind
@@ -110,6 +111,122 @@ def test_a_log_that_grows_is_snapshotted_and_trimmed_and_a_restart_replays_only_
             for number in range(KEYS):
                 got = await node.kv.Get(kv.GetRequest(key=b"k%d" % number))
                 assert got.item.value == b"%01000d" % (100 - KEYS + number)
+
+    run(test())
+
+
+async def write_and_snapshot(client: AsyncClient, first: int, count: int) -> dict[int, bytes]:
+    """Write a key and much else and take a snapshot, again and again; return key and indexes."""
+    written: dict[int, bytes] = {}
+    for number in range(first, first + count):
+        value = b"%d" % number
+        written[await client.kv.put("seen", value)] = value
+        for _ in range(4):  # more versions than a key keeps, and more than a segment
+            await client.kv.put("seen", os.urandom(20_000))
+        await client.admin.take_snapshot(0)
+    return written
+
+
+def test_snapshots_in_a_row_do_not_shorten_the_past_and_a_restart_neither(tmp_path: Path) -> None:
+    """Of twenty only some are kept. Without the setting two are, and the past begins there."""
+
+    async def test() -> None:
+        keep = SnapshotSettings(interval_s=3600.0, past_s_min=3600.0)
+        async with (
+            single(tmp_path, shards=1, log=LOG, snapshot=keep) as node,
+            AsyncClient(node.endpoint) as client,
+        ):
+            written = await write_and_snapshot(client, 0, 20)
+        async with single(tmp_path, shards=1, log=LOG, snapshot=keep) as node:
+            async with AsyncClient(node.endpoint) as client:
+                written |= await write_and_snapshot(client, 20, 2)
+                for index, value in written.items():
+                    found = await client.kv.get("seen", read=Read(as_of_index=index))
+                    assert found is not None
+                    assert found.value == value, index
+                status = (await client.admin.status()).shards[0]
+            assert status.snapshots.first_as_of_index == status.first_index == 1
+            assert 0 < status.snapshots.first_as_of_ns <= status.log_time_ns
+            assert status.snapshots.kept == sample(node, "snapshots_kept") == 3
+            assert status.snapshots.kept_bytes == sample(node, "snapshots_kept_bytes") > 0
+            assert sample(node, "past_first_index") == 1
+            assert sample(node, "past_seconds") > 0
+        async with single(tmp_path, shards=1, log=LOG, snapshot=NEVER) as node:
+            async with AsyncClient(node.endpoint) as client:
+                await write_and_snapshot(client, 30, 2)
+                await until(lambda: shard_of(node).log.first_index > 1)
+                with pytest.raises(OutOfRange) as caught:
+                    await client.kv.get("seen", read=Read(as_of_index=min(written)))
+                status = (await client.admin.status()).shards[0]
+            first_index = status.snapshots.first_as_of_index
+            assert caught.value.metadata["first_index"] == str(first_index)
+            assert status.snapshots.kept == 2
+            assert sample(node, "past_first_index") == first_index > max(written)
+
+    run(test())
+
+
+def test_what_a_state_of_the_past_refers_to_is_kept_with_it(tmp_path: Path) -> None:
+    """A body from before the oldest kept snapshot, which was acknowledged after it."""
+
+    async def test() -> None:
+        def draft(command: queue_commands.Command) -> Draft:
+            return queue_commands.encode_command(command, NAMESPACE)
+
+        keep = SnapshotSettings(log_bytes_min=64 << 10, interval_s=0.2, past_s_min=3.0)
+        async with single(tmp_path, shards=1, log=LOG, snapshot=keep) as node:
+            shard, report = shard_of(node), report_of(node)
+            await fill(node)
+            made = await write(node, draft(queue_commands.QueueCreate("jobs", QueueConfig())))
+            queue = made[0].number
+            message = (await write(node, draft(Enqueue(queue, b"body")))).first_index
+            while not shard.snapshots.records or shard.snapshots.records[0].index <= message:
+                await fill(node)
+                await asyncio.sleep(0.05)
+            token = (await write(node, draft(queue_commands.Lease(queue)))).first_index
+            await write(node, draft(queue_commands.Ack(queue, ((message, token),))))
+            acked, taken = shard.log.applied_index, report.taken
+            while shard.snapshots.records[0].index < acked:
+                assert shard.log.first_index <= message
+                await fill(node)
+                await asyncio.sleep(0.05)
+            assert report.taken > taken + 1, "nothing was trimmed meanwhile"
+            await until(lambda: shard.log.first_index > message)
+
+    run(test())
+
+
+def test_the_log_is_trimmed_as_snapshots_get_older_than_the_past_that_is_kept(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        keep = SnapshotSettings(log_bytes_min=64 << 10, interval_s=0.2, past_s_min=0.5)
+        async with single(tmp_path, shards=1, log=LOG, snapshot=keep) as node:
+            shard = shard_of(node)
+            while shard.log.first_index == 1:
+                await fill(node)
+                await asyncio.sleep(0.05)
+            records = shard.snapshots.records
+            first_ns, last_ns = (shard.snapshots.log_time_ns(records[at]) for at in (0, -1))
+            assert first_ns <= last_ns - int(0.5e9)
+            assert shard.log.first_index <= records[0].index + 1
+
+    run(test())
+
+
+def test_the_past_gives_way_when_the_disk_is_short_of_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        keep = SnapshotSettings(interval_s=0.5, kept_min=5, past_s_min=3600.0)
+        async with single(tmp_path, shards=1, log=LOG, snapshot=keep) as node:
+            shard = shard_of(node)
+            async with AsyncClient(node.endpoint) as client:
+                await write_and_snapshot(client, 0, 6)
+            assert shard.log.first_index == 1
+            assert len(shard.snapshots.records) >= 5
+            monkeypatch.setattr("onelog.snapshot.store.RESERVE_BYTES", 1 << 60)
+            await until(lambda: len(shard.snapshots.records) == 2 and shard.log.first_index > 1)
 
     run(test())
 

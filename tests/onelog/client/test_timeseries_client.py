@@ -253,3 +253,35 @@ def test_the_client_without_a_loop_does_the_same(tmp_path: Path) -> None:
         assert client.ts.delete("m", first_ns=0, last_ns=HOUR - 1) == 1
         (found,) = client.ts.query("m", "v", 0, 2 * HOUR)
         assert found.times_ns.tolist() == [HOUR]
+
+
+def test_a_thousand_deletes_leave_what_they_should_also_after_a_restart(tmp_path: Path) -> None:
+    """From blocks that are made meanwhile, in one series."""
+    draw = np.random.default_rng(3)
+    start_ns = 1_700_000_000 * SECOND
+    times = start_ns + np.arange(20_000) * SECOND
+    firsts = draw.integers(0, 20_000, 1_000)
+    lasts = firsts + draw.integers(0, 6, 1_000)
+    is_kept = np.ones(len(times), dtype=bool)
+    for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+        is_kept[first : last + 1] = False
+
+    async def check(client: AsyncClient) -> None:
+        (found,) = await client.ts.query("m", "v", start_ns, start_ns + 20_000 * SECOND)
+        np.testing.assert_array_equal(found.times_ns, times[is_kept])
+
+    async def delete(client: AsyncClient, at: int) -> None:
+        first_ns, last_ns = (start_ns + int(each[at]) * SECOND for each in (firsts, lasts))
+        assert await client.ts.delete("m", first_ns=first_ns, last_ns=last_ns) == 1
+
+    async def main() -> None:
+        async with single(tmp_path, shards=1) as node, AsyncClient(node.endpoint) as client:
+            await client.ts.write("m", times, {"v": times / 1e9}, tags={"host": "a"})
+            for at in range(0, 1_000, 50):
+                await asyncio.gather(*(delete(client, each) for each in range(at, at + 50)))
+            await check(client)
+            await client.admin.take_snapshot(0)
+        async with single(tmp_path, shards=1) as node, AsyncClient(node.endpoint) as client:
+            await check(client)
+
+    run(main())

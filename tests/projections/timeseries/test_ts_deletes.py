@@ -1,5 +1,7 @@
 """Deletes and retention: bounded work per entry, nothing that comes back, nothing too much."""
 
+import random
+
 import numpy as np
 import pytest
 
@@ -17,7 +19,11 @@ from onelog.projections.timeseries.commands import (
     Write,
     encode_command,
 )
-from onelog.projections.timeseries.limits import DELETED_RANGES_MAX, TIME_NS_MAX
+from onelog.projections.timeseries.limits import (
+    DELETED_RANGES_MAX,
+    TIME_NS_MAX,
+    UNMERGED_RANGES_MAX,
+)
 from onelog.projections.timeseries.names import Matcher, Operator, series_name
 from onelog.projections.timeseries.point_batch import Run
 from onelog.projections.timeseries.types import Config, FieldType
@@ -86,22 +92,98 @@ def test_a_series_without_points_goes() -> None:
     assert world.meta(B) is not None
 
 
-def test_a_column_keeps_so_many_deleted_ranges_and_no_more() -> None:
+@pytest.mark.parametrize("merges", [False, True])
+def test_a_column_keeps_so_many_deleted_ranges_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, *, merges: bool
+) -> None:
+    """Entries that do not merge are of older logs, which must replay to the same state."""
+    monkeypatch.setattr("onelog.projections.timeseries.deletes.DELETED_RANGES_MAX", 80)
+    limit = 80 if merges else UNMERGED_RANGES_MAX
     world = filled(200)
     world.block(A, "f")
-    for number in range(DELETED_RANGES_MAX):
+    for number in range(limit):
         time = 2 * number * SECOND
-        assert world.run(Delete("cpu", ONLY_A, time, time)) == Applied(1)
+        assert world.run(Delete("cpu", ONLY_A, time, time, merges=merges)) == Applied(1)
 
     time = 199 * SECOND
-    full = Refused(Reason.SERIES_DELETES_FULL, DELETED_RANGES_MAX)
-    assert world.run(Delete("cpu", ONLY_A, time, time)) == full
-    assert len(times_of(world, A)) == 200 - DELETED_RANGES_MAX
-    wide = Delete("cpu", ONLY_A, 0, 190 * SECOND)  # takes the others in
+    full = Refused(Reason.SERIES_DELETES_FULL, limit)
+    assert world.run(Delete("cpu", ONLY_A, time, time, merges=merges)) == full
+    assert len(times_of(world, A)) == 200 - limit
+    wide = Delete("cpu", ONLY_A, 0, 190 * SECOND, merges=merges)  # takes the others in
     assert world.run(wide) == Applied(1)
     assert len(world.column(A, "f").deleted) == 1
     assert times_of(world, A) == list(range(191, 200))
     world.router.check()
+
+
+def test_a_thousand_random_deletes_leave_what_a_plain_model_leaves() -> None:
+    """In blocks and in the buffer, with points written again in between."""
+    draw = random.Random(7)
+    world, model = SeriesWorld(), dict[int, float]()
+    most = 0
+    for number in range(1000):
+        if number % 10 == 0:
+            times = sorted(draw.sample(range(20_000), 300))
+            world.batch(Run(A, "f", FieldType.F64, np.array(times) * SECOND, np.array(times) / 8))
+            model |= {time: time / 8 for time in times}
+        if number % 20 == 0:
+            world.block(A, "f")
+        first = draw.randrange(20_000)
+        last = first + draw.choice((0, 0, 0, 1, 5, 40, 900 if number % 97 == 0 else 2))
+        result = world.run(Delete("cpu", ONLY_A, first * SECOND, last * SECOND, merges=True))
+        assert isinstance(result, Applied), result
+        model = {time: value for time, value in model.items() if not first <= time <= last}
+        most = max(most, len(world.column(A, "f").deleted))
+        if number % 100 == 99:
+            found = {time // SECOND: value for time, value in world.points(A, "f")}
+            assert found == model
+            world.router.check()
+            assert world.reloaded().points(A, "f") == world.points(A, "f")
+    assert UNMERGED_RANGES_MAX < most <= DELETED_RANGES_MAX
+
+
+def test_deletes_of_adjacent_times_stay_one_range_and_let_go_of_the_block() -> None:
+    world = filled(100)
+    world.block(A, "f")
+    world.write(A, 200 * SECOND, f=1.0)
+    for time in (*range(99, 59, -1), *range(60)):
+        world.run(Delete("cpu", ONLY_A, time * SECOND, (time + 1) * SECOND - 1, merges=True))
+        assert len(world.column(A, "f").deleted) <= 2
+    assert world.column(A, "f").deleted == ()
+    assert not world.series.pinned(0, world.index)
+    assert times_of(world, A) == [200]
+
+
+def test_ranges_are_not_merged_over_points_that_were_written_again() -> None:
+    """The older range does not delete them, and must not once it is part of a newer one."""
+    world = filled(10)
+    world.block(A, "f")
+    world.run(Delete("cpu", ONLY_A, 2 * SECOND, 5 * SECOND, merges=True))
+    world.write(A, 3 * SECOND, f=33.0)
+    world.block(A, "f")
+    world.run(Delete("cpu", ONLY_A, 5 * SECOND, 7 * SECOND, merges=True))
+    assert times_of(world, A) == [0, 1, 3, 8, 9]
+    assert len(world.column(A, "f").deleted) == 2
+    world.router.check()
+
+
+def test_a_delete_stops_after_so_many_ranges_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onelog.projections.timeseries.deletes.DELETE_RANGES_MAX", 1)
+    world = filled(200)
+    for name in (A, B):
+        world.block(name, "f")
+    for number in range(UNMERGED_RANGES_MAX + 1):
+        time = 2 * number * SECOND
+        world.run(Delete("cpu", (), time, time, merges=True))
+    result = world.run(Delete("cpu", (), 199 * SECOND, 199 * SECOND, merges=True))
+    assert isinstance(result, Applied)
+    assert result.number == 1
+    assert result.value is not None
+    after = U64.unpack(result.value)[0]
+    rest = world.run(Delete("cpu", (), 199 * SECOND, 199 * SECOND, after, merges=True))
+    assert rest == Applied(1)
+    assert times_of(world, A) == times_of(world, B)
+    assert 199 not in times_of(world, A)
 
 
 def test_a_delete_goes_on_where_the_last_one_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,7 +172,8 @@ class SeriesMachine(RuleBasedStateMachine):
         first, last = TIME_NS_MIN, TIME_NS_MAX
         if data.draw(st.integers(0, 4), label="range"):
             first, last = sorted((data.draw(times), data.draw(times)))
-        result = self.world.run(Delete(measurement, chosen, first, last))
+        merges = data.draw(st.booleans(), label="merges")
+        result = self.world.run(Delete(measurement, chosen, first, last, merges=merges))
         if measurement not in self.twin.measurements:
             assert result == Refused(Reason.MEASUREMENT_UNKNOWN)
             return

@@ -82,6 +82,13 @@ COMMANDS: dict[str, Command] = {
         TIME + 60 * SECOND,
         after=17,
     ),
+    "ts_delete_merged": Delete(
+        "cpu",
+        (Matcher("host", Operator.EQUAL, "web-1"),),
+        TIME,
+        TIME + 60 * SECOND,
+        merges=True,
+    ),
     "ts_rule_set": SetRule(
         "cpu",
         Rule("minutes", "cpu_1m", 60 * SECOND, 5 * SECOND, (Aggregate.MEAN, Aggregate.MAX)),

@@ -132,7 +132,7 @@ def _operands(command: Command) -> Row:
     names = {
         slot: getattr(command, slot)
         for slot in type(command).__slots__
-        if isinstance(getattr(command, slot), str | int)
+        if isinstance(getattr(command, slot), str | int) and slot != "merges"
     }
     match command:
         case PointBlock():

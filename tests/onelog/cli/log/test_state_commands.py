@@ -1,12 +1,15 @@
 """``onelog log replay``, ``snapshot`` and ``prove`` as a person runs them."""
 
+import asyncio
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from onelog import AsyncClient
 from onelog.cli.log import commands, state
 from onelog.cli.main import run
 from onelog.projections.shard_state import Projections, build_projections
@@ -15,6 +18,7 @@ from onelog.ual.files import DiskFiles
 from onelog.ual.log_config import LogConfig
 from onelog.ual.manifest import load as load_manifest
 from onelog.ual.manifest import save as save_manifest
+from tests.node.services.nodes import single
 from tests.snapshot.live import LiveShard, put
 from tests.ual.shards import make_shard, seal_closed
 
@@ -159,6 +163,98 @@ def test_a_snapshot_is_made_and_then_proved(
     (proof,) = onelog(capsys, "prove", live.data_dir, "--json").json["shards"]
     assert proof["verdict"] == "equal"
     assert proof["replayed_hash"] == proof["snapshot_hash"] == proof["manifest_hash"]
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_what_admin_hash_names_is_replayed_and_proved_beside_the_server_and_without_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, has_snapshot: bool
+) -> None:
+    """The directory records a moment later what is committed: as it would be after a kill."""
+
+    async def test() -> None:
+        running = tmp_path / "n1"
+        async with single(tmp_path, shards=1) as node:
+            shard = node.context.drivers[0].shard
+            async with AsyncClient(node.endpoint) as client:
+                for number in range(5):
+                    await client.kv.put("key", b"%d" % number)
+                if has_snapshot:
+                    await client.admin.take_snapshot(0)
+                    await client.kv.put("key", b"after the snapshot")
+            named = await asyncio.to_thread(admin_hash, capsys, node.endpoint)
+            index = int(named.rpartition(" ")[2])
+            assert index == shard.log.applied_index
+            await asyncio.to_thread(check, running, named)
+            killed = tmp_path / "killed"
+            shutil.copytree(running, killed)
+        check(killed, named)
+        check(running, named)
+
+    def check(directory: Path, named: str) -> None:
+        state_hash, index = named.split(" at index ")
+        replayed = onelog(capsys, "replay", directory, "--to", index)
+        assert (replayed.code, f"state hash {named}," in replayed.out) == (0, True), replayed
+        beyond = onelog(capsys, "replay", directory, "--to", int(index) + 1000)
+        assert (beyond.code, "INDEX_IN_FUTURE" in beyond.err) == (1, True)
+        proved = onelog(capsys, "prove", directory, "--expect", named)
+        assert proved.code == 0
+        assert "shard 0: equal" in proved.out
+        assert f"; {named}, as expected" in proved.out
+        (proof,) = onelog(capsys, "prove", directory, "--expect", named, "--json").json["shards"]
+        assert proof["proved_index"] == int(index) <= proof["end_index"]
+        assert proof["found_hash"] == proof["expected_hash"] == state_hash
+        assert (proof["index"] > 0) == has_snapshot
+        wrong = f"{int(state_hash, 16) ^ 1:016x} at index {index}"
+        differs = onelog(capsys, "prove", directory, "--expect", wrong)
+        assert differs.code == 1
+        assert f"; {named}, expected {wrong[:16]}" in differs.out
+        assert f"the state at index {index} differs" in differs.out
+
+    asyncio.run(test())
+
+
+def admin_hash(capsys: pytest.CaptureFixture[str], endpoint: str) -> str:
+    assert run(["admin", "hash", "0", "--endpoint", endpoint]) == 0
+    return capsys.readouterr().out.strip()
+
+
+def test_a_proof_goes_on_to_the_end_of_the_log_and_says_what_it_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live = lived(tmp_path)
+    newest = live.store.records[-1]
+    proved = onelog(capsys, "prove", live.data_dir)
+    end = live.log.last_index
+    assert proved.code == 0
+    assert f"at index {newest.index} after" in proved.out
+    assert (
+        f"; entries {newest.index + 1} to {end} were replayed only, to {live.state_hash}"
+        in proved.out
+    )
+    (proof,) = onelog(capsys, "prove", live.data_dir, "--json").json["shards"]
+    assert (proof["proved_index"], proof["end_index"]) == (newest.index, end)
+    assert proof["end_hash"] == live.state_hash
+    # An older index: the replay passes it before the snapshots.
+    early = live.store.records[0]
+    named = f"{early.state_hash} at index {early.index}"
+    assert onelog(capsys, "prove", live.data_dir, "--expect", named).code == 0
+
+
+@pytest.mark.parametrize(
+    ("expect", "code", "words"),
+    [
+        ("something", 2, "is not like"),
+        ("ab at index 0", 2, "is not like"),
+        ("ab at index 99999", 1, "INDEX_IN_FUTURE"),
+        ("ab at index 3", 2, "index 3 is inside a group, where no server has a state"),
+    ],
+)
+def test_an_expectation_that_cannot_be_met_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], expect: str, code: int, words: str
+) -> None:
+    live = lived(tmp_path)
+    result = onelog(capsys, "prove", live.data_dir, "--expect", expect)
+    assert (result.code, words in result.out + result.err) == (code, True), result
 
 
 def test_a_mismatch_and_damage_are_exit_code_1(
