@@ -4,6 +4,10 @@ A command is a function whose first parameter is the session: ``session.client``
 use, ``session.output`` prints, ``session.read`` says how fresh a read must be. The flags for these
 are added here, and shown in sections of their own, so that the help of a command begins with its
 own flags. The client is imported only when a command runs.
+
+Flags about the connection, and ``--json``, may also stand before a command's name or the name of
+its group: ``onelog -e db:7400 kv get a``. ``Group`` passes them to the command. Common names of
+other programs are aliases of ours (``ALIASES``).
 """
 
 import inspect
@@ -14,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from onelog.cli.connect import connect, find_settings, parse_timeout
 from onelog.cli.output import Output
@@ -100,6 +104,14 @@ _READS: dict[str, Any] = {
         int, typer.Option("--as-of", min=0, metavar="N", help="Read the state as of this index.")
     ],
 }  # fmt: skip
+# The flags that may stand before a command's name, and whether each takes a value.
+_EARLY_FLAGS = {"--json": False} | {
+    word: annotation.__origin__ is not bool
+    for annotation in _CONNECTION.values()
+    for option in annotation.__metadata__
+    # Typer takes the first name for a default until it makes the option.
+    for word in (option.default, *option.param_decls)
+}
 _FALSY: dict[str, Any] = {
     "stale": False,
     "by_lease": False,
@@ -107,6 +119,24 @@ _FALSY: dict[str, Any] = {
     "min_index": 0,
     "as_of": 0,
 }
+
+
+# Names that users of etcdctl, nats and redis-cli try first, and ours; the first that exists.
+ALIASES = {
+    "add": ("create",),
+    "del": ("delete",),
+    "expire": ("touch",),
+    "incr": ("increment",),
+    "info": ("show",),
+    "ls": ("list",),
+    "pub": ("enqueue", "append"),
+    "rm": ("delete",),
+    "send": ("enqueue", "append"),
+    "set": ("put",),
+    "sub": ("consume", "tail"),
+}
+# Where the flags that stood before a command's name are kept until it is known.
+_EARLY = "onelog.early_flags"
 
 
 RoutingKey = Annotated[
@@ -212,9 +242,64 @@ class ClientCommand(TyperCommand):
                     formatter.write_dl(records)
 
 
+class Group(TyperGroup):
+    """A group of commands: flags that all commands have may stand before the command's name."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put aside the flags that are for the command, and parse the rest."""
+        early: list[str] = ctx.meta.setdefault(_EARLY, [])
+        left = list(args)
+        while left and (size := _count_words(left)):
+            early += left[:size]
+            left = left[size:]
+        return super().parse_args(ctx, left)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return a command and its arguments: with the flags that stood before its name."""
+        name, found, rest = super().resolve_command(ctx, args)
+        if found is not None and not isinstance(found, TyperGroup):
+            rest = [*ctx.meta.get(_EARLY, ()), *rest]
+        return name, found, rest
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command by its name or an alias of it."""
+        found = super().get_command(ctx, cmd_name)
+        if found is None and (name := self._find_alias(cmd_name)) is not None:
+            return super().get_command(ctx, name)
+        return found
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """List the aliases of the commands."""
+        super().format_epilog(ctx, formatter)
+        names = {alias: name for alias in ALIASES if (name := self._find_alias(alias))}
+        if names:
+            with formatter.section("Aliases"):
+                formatter.write_dl(
+                    [
+                        (", ".join(each for each in names if names[each] == name), name)
+                        for name in dict.fromkeys(names.values())
+                    ]
+                )
+
+    def _find_alias(self, alias: str) -> str | None:
+        if alias in self.commands:
+            return None
+        return next((name for name in ALIASES.get(alias, ()) if name in self.commands), None)
+
+
+def _count_words(args: list[str]) -> int:
+    """Return how many words at the beginning are a flag that all commands have."""
+    first, equals, _ = args[0].partition("=")
+    takes_value = _EARLY_FLAGS.get(first)
+    if takes_value is not None:
+        return 2 if takes_value and not equals else 1
+    is_short = len(first) > 2 and first[0] == "-" and first[1] != "-"
+    return 1 if is_short and _EARLY_FLAGS.get(first[:2]) else 0  # -nshop
+
+
 def group(text: str) -> typer.Typer:
     """Return a group of commands that prints its help if no command is given."""
-    app = typer.Typer(help=text, add_completion=False, rich_markup_mode=None)
+    app = typer.Typer(help=text, cls=Group, add_completion=False, rich_markup_mode=None)
 
     @app.callback(invoke_without_command=True, help=text)
     def show_help(context: typer.Context) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from onelog.cli.failure import CommandFailed
-from onelog.cli.values import duration_s, is_endpoint
+from onelog.cli.values import duration_s, parse_endpoint
 
 if TYPE_CHECKING:
     from onelog import Client, ClientOptions
@@ -157,10 +157,11 @@ def parse_durability(setting: Setting) -> "Durability":
 
 def parse_endpoints(setting: Setting) -> Sequence[str]:
     """Parse a list of ``host:port``, separated by commas."""
-    endpoints = [each.strip() for each in setting.text.split(",") if each.strip()]
-    for each in endpoints:
-        if not is_endpoint(each):
-            raise setting.wrong("is not HOST:PORT, or several with commas")
+    given = [each.strip() for each in setting.text.split(",") if each.strip()]
+    try:
+        endpoints = [parse_endpoint(each) for each in given]
+    except typer.BadParameter as error:
+        raise setting.wrong(f"cannot be used: {error.message}") from None
     if not endpoints:
         raise setting.wrong("has no endpoint")
     return endpoints

@@ -10,9 +10,10 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from onelog.cli import completion, serve
+from onelog.cli.command import Group
 from onelog.cli.log import commands, state
 
 GROUPS = {
@@ -37,7 +38,7 @@ GROUPS = {
 }
 
 
-class Program(TyperGroup):
+class Program(Group):
     """The root command; imports a group of GROUPS when it is used."""
 
     def __init__(self, **settings: Any) -> None:

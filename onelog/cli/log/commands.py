@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from onelog.cli.command import Group
+
 if TYPE_CHECKING:
     from onelog.cli.log.output import StateReport
     from onelog.ual.offline.reader import OfflineLog
@@ -22,6 +24,7 @@ EXIT_TIDY = 3
 
 app = typer.Typer(
     help="Inspect, verify and repair the files of a data directory; no server is needed.",
+    cls=Group,
     rich_markup_mode=None,
 )
 
