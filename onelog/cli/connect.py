@@ -9,7 +9,8 @@ Each setting comes from the first of these that has it; only this module knows t
 4. the default
 
 A wrong setting is refused, with its origin, before any server is called. If no endpoint answers, a
-command fails within CONNECT_S, however long its calls may take.
+command fails within CONNECT_S, if all refuse a connection within REFUSED_S, however long its calls
+may take.
 """
 
 import os
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 DEFAULT_ENDPOINT = "127.0.0.1:7400"
 DEFAULT_TIMEOUT = "10s"
-CONNECT_S = 3.0
+CONNECT_S = 5.0  # without any answer: a busy machine may take a while
+REFUSED_S = 1.0
 
 # Each setting and its variable.
 VARIABLES = {
@@ -130,7 +132,8 @@ def connect(settings: Mapping[str, Setting]) -> "Client":
     options, durability = to_options(settings), parse_durability(settings["durability"])
     client = Client(parse_endpoints(settings["endpoints"]), options=options)
     try:
-        client.scoped(timeout_s=min(CONNECT_S, options.timeout_s)).connect()
+        first = client.scoped(timeout_s=min(CONNECT_S, options.timeout_s))
+        first.connect(refused_s=REFUSED_S)
     except BaseException:
         client.close()
         raise

@@ -220,9 +220,13 @@ class AsyncClient:
             scope = replace(scope, durability=durability)
         return self._view(scope)
 
-    async def connect(self) -> None:
-        """Connect now instead of on the first call."""
-        await self._connection.ready(self._scope.timeout_s)
+    async def connect(self, *, refused_s: float | None = None) -> None:
+        """Connect now instead of on the first call.
+
+        While no endpoint accepts a connection it tries again, since a server may be starting: for
+        the timeout, or for ``refused_s``.
+        """
+        await self._connection.ready(self._scope.timeout_s, refused_s)
 
     async def ping(self, *, endpoint: str | None = None) -> float:
         """Ask a node for a sign of life and return how long the answer took, in seconds.

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onelog.cli.command import Session, command
-from onelog.cli.connect import CONNECT_S, FLAG_ORIGIN, parse_durability, parse_endpoints, to_options
+from onelog.cli.connect import (
+    CONNECT_S,
+    FLAG_ORIGIN,
+    REFUSED_S,
+    parse_durability,
+    parse_endpoints,
+    to_options,
+)
 from onelog.cli.failure import CommandFailed
 from onelog.cli.values import duration_s
 
@@ -191,7 +198,8 @@ async def _namespace(session: Session) -> AsyncIterator["AsyncClient"]:
     root = AsyncClient(parse_endpoints(settings["endpoints"]), options=options)
     name = f"bench-{secrets.token_hex(8)}"
     try:
-        await root.scoped(timeout_s=min(CONNECT_S, options.timeout_s)).connect()
+        first = root.scoped(timeout_s=min(CONNECT_S, options.timeout_s))
+        await first.connect(refused_s=REFUSED_S)
         try:
             await root.admin.create_namespace(name)
             yield root.namespace(name).scoped(durability=durability)

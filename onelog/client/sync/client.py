@@ -171,9 +171,13 @@ class Client(Facade):
         found: Self = self._same(self._core.scoped(timeout_s=timeout_s, durability=durability))
         return found
 
-    def connect(self) -> None:
-        """Connect now instead of on the first call."""
-        self._thread.run(self._core.connect())
+    def connect(self, *, refused_s: float | None = None) -> None:
+        """Connect now instead of on the first call.
+
+        While no endpoint accepts a connection it tries again, since a server may be starting: for
+        the timeout, or for ``refused_s``.
+        """
+        self._thread.run(self._core.connect(refused_s=refused_s))
 
     def ping(self, *, endpoint: str | None = None) -> float:
         """Ask a node for a sign of life and return how long the answer took, in seconds.
