@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onelog.cli.command import Session, command, group
+from onelog.cli.command import IfMissing, Session, command, group
 from onelog.cli.connect import CONNECT_S, VARIABLES
 from onelog.cli.failure import EXIT_NOT_FOUND, EXIT_REFUSED, CommandFailed
-from onelog.cli.output import cell, shown_hash, to_document, to_word
+from onelog.cli.output import cell, counted, progress, shown_hash, to_document, to_word
 from onelog.cli.values import (
     U64_MAX,
     duration_s,
@@ -196,19 +196,22 @@ def create(
     value_size: ValueSizeMax = None,
     keys: KeysMax = None,
     tombstones: TombstonesMax = None,
+    if_missing: IfMissing = False,
 ) -> None:
     """Create a namespace in every shard; exits with 4 if it exists.
 
     \b
     Examples:
+      onelog admin namespaces create shop --if-missing
       onelog admin namespaces create shop --versions 20 --keys 1000000
       onelog kv put a 1 --namespace shop
     """
     from onelog.v1 import admin_pb2
 
     limits = _limits(admin_pb2.NamespaceLimits(), versions, value_size, keys, tombstones)
-    session.client.admin.create_namespace(name, limits)
-    session.output.result({"namespace": name}, f"namespace {name} created")
+    session.client.admin.create_namespace(name, limits, exist_ok=if_missing)
+    what = "exists" if if_missing else "created"
+    session.output.result({"namespace": name}, f"namespace {name} {what}")
 
 
 @command(namespace_app)
@@ -529,8 +532,8 @@ def topology(session: Session) -> None:
     names = {node.node_id: node.node_name or node.node_id for node in found.nodes}
     session.output.result(
         None,
-        f"cluster {found.cluster_id}: {found.shard_count} shards, "
-        f"{found.partition_count} partitions",
+        f"cluster {found.cluster_id}: {counted(found.shard_count, 'shard')}, "
+        f"{counted(found.partition_count, 'partition')}",
     )
     session.output.table(found.shards, (
         ("shard", lambda each: each.shard),
@@ -562,14 +565,17 @@ def transfer(
 
 @command(app)
 def snapshot(session: Session, shard: Shard, *, node: Node = None) -> None:
-    """Take a snapshot of a shard on a node.
+    """Take a snapshot of a shard on a node; waits until it is done, up to an hour by default.
 
     \b
     Examples:
       onelog admin snapshot 0
     """
-    made = session.client.admin.take_snapshot(shard, endpoint=node)
-    text = f"index {made.index}, {made.size} bytes, state hash {shown_hash(made.state_hash)}"
+    with progress(f"taking a snapshot of shard {shard}"):
+        client = session.client.scoped(timeout_s=session.long_timeout_s)
+        made = client.admin.take_snapshot(shard, endpoint=node)
+    size, state_hash = counted(made.size, "byte"), shown_hash(made.state_hash)
+    text = f"index {made.index}, {size}, state hash {state_hash}"
     session.output.result(to_document(made), text)
 
 
@@ -699,6 +705,8 @@ def read_log(
       onelog admin read-log 0 --limit 5
       onelog admin read-log 0 --limit 3 --voids --json
     """
+    from onelog.cli.log.output import shown_type
+
     entries = session.client.admin.read_log(
         shard,
         first_index=first,
@@ -709,9 +717,10 @@ def read_log(
         endpoint=node,
     )
     for count, entry in enumerate(entries, 1):
+        moment = shown_time(entry.timestamp_ns) if entry.timestamp_ns else "-"
         text = (
-            f"{entry.index:>10}  {entry.term:>5}  {shown_time(entry.timestamp_ns):<30}  "
-            f"0x{entry.entry_type:04x}  {cell(entry.payload)}"
+            f"{entry.index:>10}  {entry.term:>5}  {moment:<30}  "
+            f"{shown_type(entry.entry_type):<24}  {cell(entry.payload)}"
         )
         if last_one := entry.unreadable_through:
             text = f"{entry.index:>10}  cannot be read up to {last_one}: the file is damaged"

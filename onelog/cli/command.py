@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from onelog.cli.connect import connect, find_settings, parse_timeout
+from onelog.cli.connect import DEFAULT_ORIGIN, LONG_S, connect, find_settings, parse_timeout
+from onelog.cli.failure import CommandFailed
 from onelog.cli.output import Output
-from onelog.cli.values import duration_s
+from onelog.cli.values import dead_letters_name, duration_s
 
 if TYPE_CHECKING:
     from onelog import Client, Read
@@ -139,6 +140,17 @@ ALIASES = {
 _EARLY = "onelog.early_flags"
 
 
+Raw = Annotated[
+    bool,
+    typer.Option("--raw", help="Print the bytes of each and nothing else, not even a newline."),
+]
+"""For commands that print bodies or records."""
+
+IfMissing = Annotated[
+    bool, typer.Option("--if-missing", help="Do nothing if it exists; its settings stay.")
+]
+"""For commands that create something."""
+
 RoutingKey = Annotated[
     str, typer.Option("--shard-of", metavar="KEY", help="Only in the shard of this key or name.")
 ]
@@ -171,6 +183,25 @@ class Session:
     def timeout_s(self) -> float:
         """How long a call may take."""
         return parse_timeout(self.settings["timeout"])
+
+    @property
+    def long_timeout_s(self) -> float:
+        """How long a call may take whose time depends on how much data there is."""
+        setting = self.settings["timeout"]
+        return LONG_S if setting.origin == DEFAULT_ORIGIN else parse_timeout(setting)
+
+    def check_same_shard(self, name: str, dead_letters: str) -> None:
+        """Refuse a name for dead letters that may be in another shard, before it is created."""
+        from onelog.client.topology import routing_key
+
+        if routing_key(name.encode()) == routing_key(dead_letters.encode()):
+            return
+        if self.client.admin.topology().shard_count > 1:
+            raise CommandFailed(
+                "SEVERAL_SHARDS",
+                f"{name} and {dead_letters} may be in different shards; give them the same "
+                f"{{tag}}, or let --dead-letters without a value name it {dead_letters_name(name)}",
+            )
 
     @property
     def read(self) -> "Read | None":

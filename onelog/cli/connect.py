@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 DEFAULT_ENDPOINT = "127.0.0.1:7400"
 DEFAULT_TIMEOUT = "10s"
+# For commands that take the longer the more data there is, unless a timeout is given.
+LONG_S = 3600.0
 CONNECT_S = 5.0  # without any answer: a busy machine may take a while
 REFUSED_S = 1.0
 
@@ -50,7 +52,7 @@ FILE_VARIABLE = "ONELOG_CLIENT_CONFIG"
 _DEFAULTS = {"endpoints": DEFAULT_ENDPOINT, "timeout": DEFAULT_TIMEOUT, "durability": "sync"}
 _YES = frozenset(("1", "true", "yes", "on"))
 _NO = frozenset(("", "0", "false", "no", "off"))
-FLAG_ORIGIN = "the command line"
+FLAG_ORIGIN, DEFAULT_ORIGIN = "the command line", "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def find_settings(
         elif name in from_file:
             found[name] = Setting(name, from_file[name], str(path))
         else:
-            found[name] = Setting(name, _DEFAULTS.get(name, ""), "default")
+            found[name] = Setting(name, _DEFAULTS.get(name, ""), DEFAULT_ORIGIN)
     return found
 
 

@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 
 from onelog.cli.command import Session, command
 from onelog.cli.failure import EXIT_ERROR, CommandFailed
-from onelog.cli.output import note
+from onelog.cli.output import counted, note
 from onelog.cli.values import duration_s, time_ns
 
 if TYPE_CHECKING:
@@ -140,8 +140,8 @@ def print_outcome(
     }
     if outcome.is_new:
         text = (
-            f"exported {receipt.rows:,} rows, {receipt.size_bytes:,} bytes in "
-            f"{len(receipt.files)} files: {request.target.name}, {outcome.receipt_name}"
+            f"exported {counted(receipt.rows, 'row')}, {counted(receipt.size_bytes, 'byte')} in "
+            f"{counted(len(receipt.files), 'file')}: {request.target.name}, {outcome.receipt_name}"
         )
     else:
         text = (
@@ -173,8 +173,9 @@ def print_report(session: Session, target: str, report: "Report") -> None:
         lines.append(f"and {len(report.differences) - len(shown)} more")
     what = "good" if report.is_good else f"{len(report.differences)} differences"
     lines.append(
-        f"{what}: {report.rows:,} rows in {report.files} files, {report.receipts} receipts; "
-        f"{report.log_compared} files compared with the log"
+        f"{what}: {counted(report.rows, 'row')} in {counted(report.files, 'file')}, "
+        f"{counted(report.receipts, 'receipt')}; "
+        f"{counted(report.log_compared, 'file')} compared with the log"
     )
     for each in (*report.notes, *(f"not compared: {each}" for each in report.log_not_compared)):
         note(each)

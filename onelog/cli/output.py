@@ -18,8 +18,13 @@ from dataclasses import fields, is_dataclass
 from itertools import islice, pairwise
 from typing import Any
 
+from onelog.cli.failure import CommandFailed
+from onelog.cli.values import shown_time
+
 # Rows that are held to find the widths of columns; more rows make another table.
 TABLE_ROWS_MAX = 500
+_PLURALS = {"entry": "entries", "series": "series"}
+TIME_HEADERS = frozenset(("dlq.last_failure",))  # of dead letters, in nanoseconds
 CELL_SIZE_MAX = 200  # characters of a value in a table; JSON and ``get`` have all of it
 
 Column = tuple[str, Callable[[Any], Any]]
@@ -73,13 +78,23 @@ class Output:
         self._write(shown)
         sys.stdout.flush()
 
-    def raw(self, data: bytes, *, with_newline: bool) -> None:
-        """Print the bytes of a value; escaped if the output is a terminal."""
+    def value(self, data: bytes) -> None:
+        """Print a value and a newline; escaped if the output is a terminal."""
         if sys.stdout.isatty():
             self._write("\n".join(printable(line) for line in to_text(data).split("\n")))
-            return
+        else:
+            self.raw(data + b"\n")
+
+    def raw(self, data: bytes) -> None:
+        """Print these bytes and nothing else, wherever they go."""
         sys.stdout.flush()
-        sys.stdout.buffer.write(data + (b"\n" if with_newline else b""))
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()  # a reader may be waiting for it
+
+    def check_raw(self, raw: bool, *others: bool) -> None:  # noqa: FBT001 - as it was given
+        """Refuse ``--raw`` with another form of output."""
+        if raw and (self.as_json or any(others)):
+            raise CommandFailed("USAGE", "--raw goes with no other form of output and no command")
 
     def _write(self, text: str) -> None:
         sys.stdout.write(text + "\n")
@@ -129,6 +144,21 @@ def cell(value: Any) -> str:
         case _:
             shown = printable(str(value))
     return shown if len(shown) <= CELL_SIZE_MAX else shown[: CELL_SIZE_MAX - 1] + "…"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with what it counts, in the singular or plural: ``1 key``, ``2 entries``."""
+    if number != 1:
+        noun = _PLURALS.get(noun) or f"{noun}s"
+    return f"{number:,} {noun}"
+
+
+def shown_headers(headers: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return headers as people read them: the database's own times are not nanoseconds."""
+    return {
+        name: shown_time(int(value)) if name in TIME_HEADERS and value.isdigit() else value
+        for name, value in headers.items()
+    }
 
 
 def plain(value: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from onelog.cli.output import Output
+from onelog.cli.output import Output, counted
 
 app = typer.Typer(
     add_completion=False,
@@ -44,4 +44,5 @@ def make_zip(
     count = write_zip(path)
     size = path.stat().st_size
     shown = {"path": str(path), "modules": count, "bytes": size}
-    Output(as_json=as_json).result(shown, f"{path}: {count} modules, {size:,} bytes")
+    text = f"{path}: {counted(count, 'module')}, {counted(size, 'byte')}"
+    Output(as_json=as_json).result(shown, text)

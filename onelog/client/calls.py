@@ -123,7 +123,7 @@ class Calls:
         self._options = options
 
     async def start(self, timeout_s: float, refused_s: float | None = None) -> None:
-        """Learn the topology, if it is not known; try again for ``refused_s`` if that is refused."""
+        """Learn the topology, if it is not known; ask again for ``refused_s`` while refused."""
         backoff, loop = self._backoff(), asyncio.get_running_loop()
         began_s, last = loop.time(), None
         deadline_s = began_s + timeout_s

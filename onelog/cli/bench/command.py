@@ -26,6 +26,7 @@ from onelog.cli.connect import (
     to_options,
 )
 from onelog.cli.failure import CommandFailed
+from onelog.cli.output import counted
 from onelog.cli.values import duration_s
 
 if TYPE_CHECKING:
@@ -163,7 +164,8 @@ def bench(
     failed = sum(row["errors"] for row in rows)
     if failed:
         reason = next(iter(next(row["reasons"] for row in rows if row["errors"])))
-        raise CommandFailed("CALLS_FAILED", f"{failed} calls failed, the first with {reason}")
+        text = f"{counted(failed, 'call')} failed, the first with {reason}"
+        raise CommandFailed("CALLS_FAILED", text)
 
 
 async def _bench(session: Session, request: BenchRequest) -> list[dict[str, Any]]:

@@ -50,8 +50,8 @@ Kinds = Annotated[
     typer.Option(
         "--type",
         metavar="TYPE",
-        help="Only entries of this type (0x0101) or owner (kv, queue, timeseries, stream, "
-        "system); repeatable.",
+        help="Only entries of this type (kv.put, 0x0101) or owner (kv, queue, timeseries, "
+        "stream, system); repeatable.",
     ),
 ]
 StreamId = Annotated[
@@ -175,6 +175,7 @@ def dump(
       onelog log dump ./onelog-data --from 1000 --to 1010
       onelog log dump ./onelog-data --shard 1 --type kv --limit 20
       onelog log dump ./onelog-data --type queue --json | jq -r .what
+      onelog log dump ./onelog-data --type kv.put --type queue.enqueue
       onelog log dump ./onelog-data --type 0x0401 --json | jq -r .payload_hex
     """
     from onelog.cli.log import output
