@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from onelog.cli.connect import DEFAULT_ORIGIN, LONG_S, connect, find_settings, parse_timeout
+from onelog.cli.connect import DEFAULT_ORIGIN, connect, find_settings, parse_timeout
 from onelog.cli.failure import CommandFailed
 from onelog.cli.output import Output
 from onelog.cli.values import dead_letters_name, duration_s
@@ -187,8 +187,10 @@ class Session:
     @property
     def long_timeout_s(self) -> float:
         """How long a call may take whose time depends on how much data there is."""
+        from onelog.client.options import LONG_TIMEOUT_S
+
         setting = self.settings["timeout"]
-        return LONG_S if setting.origin == DEFAULT_ORIGIN else parse_timeout(setting)
+        return LONG_TIMEOUT_S if setting.origin == DEFAULT_ORIGIN else parse_timeout(setting)
 
     def check_same_shard(self, name: str, dead_letters: str) -> None:
         """Refuse a name for dead letters that may be in another shard, before it is created."""

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 DEFAULT_ENDPOINT = "127.0.0.1:7400"
 DEFAULT_TIMEOUT = "10s"
-# For commands that take the longer the more data there is, unless a timeout is given.
-LONG_S = 3600.0
 CONNECT_S = 5.0  # without any answer: a busy machine may take a while
 REFUSED_S = 1.0
 

@@ -43,6 +43,10 @@ class Output:
         else:
             self._write(printable(text))
 
+    def document(self, document: Any) -> None:
+        """Print a document, for people and scripts alike."""
+        self._write(json.dumps(plain(document), indent=2, ensure_ascii=False))
+
     def listing(self, document: Any, rows: Iterable[tuple[str, Any]]) -> None:
         """Print one thing: a document, or its fields line by line."""
         if self.as_json:
@@ -225,9 +229,16 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
 # Protobuf messages
 
 
-def to_document(message: Any) -> dict[str, Any]:
-    """Convert a protobuf message to a document, with all of its fields by their proto names."""
-    return {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
+def to_document(message: Any, *, with_unset: bool = True) -> dict[str, Any]:
+    """Convert a protobuf message to a document, by the proto names of its fields.
+
+    ``with_unset``: all fields, else those that differ from their defaults.
+    """
+    if with_unset:
+        return {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
+    return {
+        field.name: _value(message, field, with_unset=False) for field, _ in message.ListFields()
+    }
 
 
 def to_word(enum: Any, value: int) -> str:
@@ -240,21 +251,29 @@ def shown_hash(number: int) -> str:
     return f"{number:016x}"
 
 
-def _value(message: Any, field: Any) -> Any:
+def enum_words(enum: Any) -> dict[str, int]:
+    """Return the values of an enum by their words; ``enum`` is its descriptor."""
+    return {_word(enum, number): number for number in enum.values_by_number}
+
+
+def _value(message: Any, field: Any, *, with_unset: bool = True) -> Any:
     value = getattr(message, field.name)
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         of_map = field.message_type.fields_by_name["value"]
-        return {str(key): _one(of_map, each) for key, each in sorted(value.items())}
+        return {
+            str(key): _one(of_map, each, with_unset=with_unset)
+            for key, each in sorted(value.items())
+        }
     if field.is_repeated:
-        return [_one(field, each) for each in value]
+        return [_one(field, each, with_unset=with_unset) for each in value]
     if field.message_type is not None and not message.HasField(field.name):
         return None
-    return _one(field, value)
+    return _one(field, value, with_unset=with_unset)
 
 
-def _one(field: Any, value: Any) -> Any:
+def _one(field: Any, value: Any, *, with_unset: bool) -> Any:
     if field.message_type is not None:
-        return to_document(value)
+        return to_document(value, with_unset=with_unset)
     if field.enum_type is not None:
         return _word(field.enum_type, value)
     # The fixed64 fields of the API are hashes, which are shown in hex.

@@ -27,6 +27,8 @@ GROUPS = {
     ),
     "watch": ("onelog.cli.watch", "Watch changes in all models as they happen."),
     "transact": ("onelog.cli.transact", "Change several things atomically."),
+    "ping": ("onelog.cli.admin:ping_app", "Whether the nodes answer, and how fast."),
+    "call": ("onelog.cli.call", "Any call of the API, with JSON."),
     "admin": ("onelog.cli.admin", "Status, members, leaders, snapshots, namespaces."),
     "cluster": ("onelog.cli.cluster.commands", "A cluster on this machine: up, kill, restart."),
     "spark": ("onelog.cli.spark", "The zip that Spark executors need."),
@@ -53,7 +55,8 @@ class Program(Group):
         """Import a command and return it."""
         if self._unloaded.pop(cmd_name, None) is not None:
             module, text = GROUPS[cmd_name]
-            loaded = typer.main.get_command(import_module(module).app)
+            module, _, name = module.partition(":")
+            loaded = typer.main.get_command(getattr(import_module(module), name or "app"))
             loaded.name = cmd_name
             loaded.short_help = text
             self.commands[cmd_name] = loaded

@@ -3,9 +3,10 @@
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from time import monotonic
-from typing import Self
+from typing import Any, Self
 
 from onelog.client.admin import AsyncAdmin
+from onelog.client.channels import UNARY
 from onelog.client.connection import Connection
 from onelog.client.kv import AsyncKV
 from onelog.client.log import AsyncLog
@@ -243,6 +244,21 @@ class AsyncClient:
             is_repeatable=True,
         )
         return monotonic() - began_s
+
+    async def call(self, method: str, request: Any, *, shard: int | None = None) -> Any:
+        """Make one call of the API by its name, such as ``Pipeline/ExecuteOnce``; for the unusual.
+
+        Request and answer are protobuf messages. It goes to the leader of ``shard``, or to any
+        node. It is repeated only if the server says that nothing was done, since the request may
+        write and has only the session that it names itself. Calls with streams are not made here.
+        """
+        known = UNARY.get(method)
+        if known is None or not isinstance(request, known):
+            what = "is no call with one answer" if known is None else f"takes a {known.__name__}"
+            raise InvalidArgument(f"{method} {what}", reason="TYPE_INVALID")
+        await self.connect()
+        calls, timeout_s = self._connection.calls, self._scope.timeout_s
+        return await calls.unary(method, request, timeout_s=timeout_s, shard=shard)
 
     async def close(self) -> None:
         """Close all connections; calls under way fail with CLIENT_CLOSED."""

@@ -16,6 +16,9 @@ from onelog.errors import InvalidArgument
 # ``prefer-async``: async where an operation can be answered before it is applied, else sync.
 Durability = Literal["sync", "async", "prefer-async"]
 
+# For calls whose time depends on how much data there is.
+LONG_TIMEOUT_S = 3600.0
+
 DEFAULT_PORT = "7400"
 DEFAULT_ENDPOINT = f"127.0.0.1:{DEFAULT_PORT}"
 # A name, an IPv4 address, or an IPv6 address in brackets.

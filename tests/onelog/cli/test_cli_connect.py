@@ -93,8 +93,11 @@ def test_commands_use_the_file(
 @pytest.mark.parametrize(
     ("flags", "what"),
     [
-        (["-e", "http://a:1"], "endpoints 'http://a:1' of the command line cannot be used: "
-         "'http://a:1' has a scheme; write a:1"),
+        (
+            ["-e", "http://a:1"],
+            "endpoints 'http://a:1' of the command line cannot be used: "
+            "'http://a:1' has a scheme; write a:1",
+        ),
         (["-e", "https://a:1"], "write a:1, and add --tls"),
         (["-e", "a:99999"], "has no port of 1 to 65535"),
         (["-e", ","], "has no endpoint"),

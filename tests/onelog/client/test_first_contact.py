@@ -90,7 +90,8 @@ def test_the_port_for_other_nodes_is_no_port_of_the_api(server: Server) -> None:
 
 def test_the_port_for_other_nodes_says_so_to_any_client_of_grpc(server: Server) -> None:
     """Clients of other languages show what the server says with its GOAWAY."""
-    with socket.create_connection(server.peers.rsplit(":", 1), timeout=60) as connection:
+    host, _, port = server.peers.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(PREFACE)
         said = b""
         while part := connection.recv(1 << 16):
