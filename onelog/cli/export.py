@@ -89,7 +89,9 @@ def _say_plan(plan: "Plan", done: "Sequence[SplitFacts]", cut_note: str) -> None
     if cut_note:
         note(cut_note)
     if done:
-        note(f"continues an interrupted export: {len(done)} of {len(plan.splits)} splits are done")
+        note(
+            f"continues an interrupted export: {len(done)} of {counted(len(plan.splits), 'split')} done"
+        )
     for each in plan.missing:
         note(f"shard {each.shard}: entries {each.first_index} to {each.last_index} are not kept")
     from onelog.spark.state import STATE_VIEWS
@@ -171,7 +173,7 @@ def print_report(session: Session, target: str, report: "Report") -> None:
     lines = [f"{each.kind:<11} {each.name}: {each.message}" for each in shown]
     if len(report.differences) > len(shown):
         lines.append(f"and {len(report.differences) - len(shown)} more")
-    what = "good" if report.is_good else f"{len(report.differences)} differences"
+    what = "good" if report.is_good else counted(len(report.differences), "difference")
     lines.append(
         f"{what}: {counted(report.rows, 'row')} in {counted(report.files, 'file')}, "
         f"{counted(report.receipts, 'receipt')}; "

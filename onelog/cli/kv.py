@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -266,6 +267,7 @@ def json_delete(session: Session, key: KeyText, path: PathText) -> None:
 
 # Commands
 
+RESERVED = (b"_ts:", b"cg:")  # how keys begin that only the database writes
 IMPORT_CHUNK = 1_000  # keys that are read from the input before they are sent
 
 app = group("Keys: put, get, list, watch, lock, transactions, leases.")
@@ -454,10 +456,16 @@ def list_(
     limit: Annotated[int, typer.Option("--limit", min=0, metavar="N", help="At most N.")] = 0,
     reverse: Annotated[bool, typer.Option("--reverse", help="In descending order.")] = False,
     keys_only: Annotated[bool, typer.Option("--keys-only", help="Without values.")] = False,
+    reserved: Annotated[
+        bool, typer.Option("--reserved", help="Also the database's own keys: _ts:…, cg:….")
+    ] = False,
     shard_of: RoutingKey = "",
     escaped: Escaped = False,
 ) -> None:
     """List keys in order. With --json one line each, which `kv import` accepts.
+
+    Without a prefix and bounds the keys in which the database keeps settings of measurements and
+    groups are left out.
 
     \b
     Examples:
@@ -466,14 +474,18 @@ def list_(
       onelog kv list --from user:5 --to user:7 --reverse
       onelog kv list user: --keys-only --json
     """
+    hides = not reserved and prefix is None and first is None and last is None
     items: Iterator[Item] = session.client.kv.scan(
         **_range(prefix, first, last, escaped),
-        limit=limit,
+        limit=0 if hides else limit,
         reverse=reverse,
         keys_only=keys_only,
         routing_key=to_bytes(shard_of, escaped=escaped),
         read=session.read,
     )
+    if hides:
+        items = (item for item in items if not item.key.startswith(RESERVED))
+        items = islice(items, min(limit, sys.maxsize)) if limit else items
     if keys_only:
         without = ({"key": item.key, "version": item.version} for item in items)
         columns = (("key", lambda row: row["key"]), ("version", lambda row: row["version"]))

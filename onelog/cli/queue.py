@@ -770,7 +770,7 @@ def redrive(
     patience_s = 0.0 if chooses or rate else session.timeout_s
     moved = _await_moved(dead_letters, before, expected, patience_s)
     is_done = moved >= expected
-    place = f"to {target}" if target else "back to where they died"
+    place = f"to {target}" if target else "back"
     text = f"redrive {redrive_id}: {counted(moved, 'message')} moved {place}"
     if not is_done:
         text += f", of {there} there; it goes on while any is left that fits"

@@ -544,7 +544,7 @@ def parse_csv(
     for number, cells in rows:
         where = f"line {number}"
         if len(cells) != len(columns):
-            raise _wrong(where, f"has not {len(columns)} columns")
+            raise _wrong(where, f"does not have {counted(len(columns), 'column')}")
         row = dict(zip(columns, cells, strict=True))
         fields = {
             name: _value(row[name] + "i" * (name in integer_columns), where)
