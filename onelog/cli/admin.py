@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from onelog.client.sync.admin import Admin
     from onelog.v1 import admin_pb2
 
+U32_MAX = (1 << 32) - 1
 LEARNER, VOTER = "learner", "voter"
 
 member_app = group("Members of the cluster: list, add, promote, remove.")
@@ -421,8 +422,12 @@ def _indexes(session: Session, text: str | None) -> dict[int, int]:
 
 session_app = group("Sessions: what makes the retries of writes exact, for programs without ours.")
 
-OfShard = Annotated[int, typer.Option("--shard", min=0, metavar="N", help="The session's shard.")]
-SessionId = Annotated[int, typer.Argument(metavar="ID", min=1, help="As `open` printed it.")]
+OfShard = Annotated[
+    int, typer.Option("--shard", min=0, max=U32_MAX, metavar="N", help="The session's shard.")
+]
+SessionId = Annotated[
+    int, typer.Argument(metavar="ID", min=1, max=U64_MAX, help="As `open` printed it.")
+]
 
 
 @command(session_app, "open")
@@ -441,9 +446,10 @@ def open_(
     Examples:
       onelog admin session open --ttl 1h
     """
+    from onelog.client.values import milliseconds
     from onelog.v1 import pipeline_pb2
 
-    request = pipeline_pb2.OpenSessionRequest(shard=shard, ttl_ms=round(ttl * 1000))
+    request = pipeline_pb2.OpenSessionRequest(shard=shard, ttl_ms=milliseconds(ttl))
     opened = session.client.call("Pipeline/OpenSession", request, shard=shard)
     session.output.result({"session_id": opened.session_id}, str(opened.session_id))
 
@@ -482,7 +488,13 @@ def close_session(session: Session, session_id: SessionId, *, shard: OfShard = 0
 
 # Admin
 
-app = group("Status, members, leaders, snapshots, namespaces, holds.")
+app = group(
+    "Status, members, leaders, snapshots, namespaces, holds.",
+    "onelog admin status",
+    "onelog admin topology",
+    "onelog admin snapshot 0",
+    "onelog admin namespaces list",
+)
 app.add_typer(member_app, name="members")
 app.add_typer(namespace_app, name="namespaces")
 app.add_typer(hold_app, name="hold")

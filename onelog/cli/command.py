@@ -12,6 +12,7 @@ other programs are aliases of ours (``ALIASES``).
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
@@ -192,17 +193,19 @@ class Session:
         setting = self.settings["timeout"]
         return LONG_TIMEOUT_S if setting.origin == DEFAULT_ORIGIN else parse_timeout(setting)
 
-    def check_same_shard(self, name: str, dead_letters: str) -> None:
+    def check_same_shard(self, kind: str, name: str, dead_letters: str) -> None:
         """Refuse a name for dead letters that may be in another shard, before it is created."""
         from onelog.client.topology import routing_key
 
         if routing_key(name.encode()) == routing_key(dead_letters.encode()):
             return
         if self.client.admin.topology().shard_count > 1:
+            own = dead_letters_name(name)
             raise CommandFailed(
                 "SEVERAL_SHARDS",
-                f"{name} and {dead_letters} may be in different shards; give them the same "
-                f"{{tag}}, or let --dead-letters without a value name it {dead_letters_name(name)}",
+                f"the {kind} {name} and {dead_letters} may be in different shards; a name with the "
+                f"same tag works: {dead_letters.partition('{')[0]}{own[own.rindex('{') :]}, or "
+                f"--dead-letters without a value: {own}",
             )
 
     @property
@@ -301,6 +304,12 @@ class Group(TyperGroup):
             return super().get_command(ctx, name)
         return found
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands, each with the first sentence of its help as a whole."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, first_sentence(each)) for name, each in found])
+
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """List the aliases of the commands."""
         super().format_epilog(ctx, formatter)
@@ -320,6 +329,12 @@ class Group(TyperGroup):
         return next((name for name in ALIASES.get(alias, ()) if name in self.commands), None)
 
 
+def first_sentence(command: Any) -> str:
+    """Return what a command does, in short."""
+    text = " ".join((command.short_help or command.help or "").partition("\n\n")[0].split())
+    return re.split(r"[.;](?: |$)", text, maxsplit=1)[0]
+
+
 def _count_words(args: list[str]) -> int:
     """Return how many words at the beginning are a flag that all commands have."""
     first, equals, _ = args[0].partition("=")
@@ -330,8 +345,10 @@ def _count_words(args: list[str]) -> int:
     return 1 if is_short and _EARLY_FLAGS.get(first[:2]) else 0  # -nshop
 
 
-def group(text: str) -> typer.Typer:
+def group(text: str, *examples: str) -> typer.Typer:
     """Return a group of commands that prints its help if no command is given."""
+    if examples:
+        text += "\n\n\b\nExamples:\n" + "\n".join(f"  {each}" for each in examples)
     app = typer.Typer(help=text, cls=Group, add_completion=False, rich_markup_mode=None)
 
     @app.callback(invoke_without_command=True, help=text)

@@ -15,9 +15,8 @@ from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from onelog.cli.command import Session, command
+from onelog.cli.command import Group, Session, command
 from onelog.cli.failure import EXIT_ERROR, CommandFailed
 from onelog.cli.output import counted, note
 from onelog.cli.values import duration_s, time_ns
@@ -90,7 +89,8 @@ def _say_plan(plan: "Plan", done: "Sequence[SplitFacts]", cut_note: str) -> None
         note(cut_note)
     if done:
         note(
-            f"continues an interrupted export: {len(done)} of {counted(len(plan.splits), 'split')} done"
+            "continues an interrupted export: done are "
+            f"{len(done)} of {counted(len(plan.splits), 'split')}"
         )
     for each in plan.missing:
         note(f"shard {each.shard}: entries {each.first_index} to {each.last_index} are not kept")
@@ -200,7 +200,7 @@ _CONNECTION = ("endpoints", "tls", "tls_ca", "tls_cert", "tls_key", "tls_name", 
 _HELP = "Views of the log as files: Parquet, ORC, JSON or CSV, with a receipt to verify them."
 
 
-class ExportGroup(TyperGroup):
+class ExportGroup(Group):
     """A group whose default command is ``run``: a word that is no command is a view."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -26,7 +26,14 @@ if TYPE_CHECKING:
     from onelog import Record, RecordFilter
     from onelog.client.sync.group import Consumer, Group
 
-app = group("Consumer groups: readers that share the records of a stream.")
+app = group(
+    "Consumer groups: readers that share the records of a stream.",
+    "onelog stream create sold --if-missing",
+    "onelog stream append sold 'one pear'",
+    "onelog stream group create sold billing --from 0 --if-missing",
+    "onelog stream group list sold",
+    "onelog stream group consume sold billing --limit 1",
+)
 
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
@@ -110,7 +117,7 @@ def _dead_letters(session: Session, stream: str, name: str | None) -> str | None
     if not name and name is not None:
         name = dead_letters_name(stream)
     if name:
-        session.check_same_shard(stream, name)
+        session.check_same_shard("streams", stream, name)
         session.client.stream(name).create(exist_ok=True)
     return name
 

@@ -270,7 +270,16 @@ def json_delete(session: Session, key: KeyText, path: PathText) -> None:
 RESERVED = (b"_ts:", b"cg:")  # how keys begin that only the database writes
 IMPORT_CHUNK = 1_000  # keys that are read from the input before they are sent
 
-app = group("Keys: put, get, list, watch, lock, transactions, leases.")
+app = group(
+    "Keys: put, get, list, watch, lock, transactions, leases.",
+    "onelog kv put greeting hello",
+    "onelog kv get greeting",
+    "onelog kv put session:1 abc --ttl 30m",
+    "onelog kv list session:",
+    "onelog kv increment visits --by 5",
+    "onelog kv watch user: --from start --limit 1",
+    "onelog kv delete greeting",
+)
 app.add_typer(json_app, name="json")
 app.add_typer(lease_app, name="lease")
 register(app)

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from onelog.cli import completion, serve
-from onelog.cli.command import Group
+from onelog.cli.command import Group, first_sentence
 from onelog.cli.log import commands, state
 
 GROUPS = {
@@ -37,6 +37,13 @@ GROUPS = {
     "demo": ("onelog.cli.demo.command", "The five-minute tour, on a temporary database."),
     "explain": ("onelog.cli.explain", "What a reason of an error, or an alarm, means."),
     "completion": ("onelog.cli.completion", "A script that completes commands in your shell."),
+}
+
+# How the help of the root shows them.
+SECTIONS = {
+    "Data": ("kv", "queue", "stream", "ts", "watch", "transact", "import", "export"),
+    "Servers": ("serve", "config", "cluster", "ping", "admin", "log"),
+    "Tools": ("demo", "bench", "explain", "call", "spark", "completion"),
 }
 
 
@@ -63,18 +70,31 @@ class Program(Group):
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
-        """List the commands without importing them."""
-        limit = formatter.width - 6 - max(map(len, self.commands))
-        with formatter.section("Commands"):
-            formatter.write_dl(
-                [(name, each.get_short_help_str(limit)) for name, each in self.commands.items()]
-            )
+        """List the commands by what they are for, without importing them."""
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, first_sentence(self.commands[name])) for name in names])
 
 
 app = typer.Typer(
     name="onelog",
     cls=Program,
-    help="onelog: one replicated, typed, append-only log.",
+    help="""onelog: a replicated database of keys, queues, streams and time series on one log.
+
+Each command has --help with examples. Flags like -e HOST:PORT, -n NAMESPACE and --json may stand
+before or behind the command; without -e the server is at 127.0.0.1:7400.
+
+\b
+Examples:
+  onelog serve                          # a database in ./onelog-data
+  onelog ping                           # is it there?
+  onelog kv put greeting hello
+  onelog kv get greeting
+  onelog queue create work --max-deliveries 3 --dead-letters
+  onelog queue enqueue work 'resize 1.jpg'
+  onelog queue consume work --limit 1
+  onelog -e 10.0.0.1:7400 --json admin status
+""",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -405,7 +405,15 @@ def peek(
 
 # Commands
 
-app = group("Queues: enqueue, consume, acknowledge, dead letters.")
+app = group(
+    "Queues: enqueue, consume, acknowledge, dead letters.",
+    "onelog queue create mail --max-deliveries 3 --dead-letters --if-missing",
+    "seq 5 | onelog queue enqueue mail --lines",
+    "onelog queue consume mail --limit 2 -- sh -c 'echo working on $(cat)'",
+    "onelog queue ack mail $(onelog queue lease mail --receipts)",
+    "onelog queue peek 'mail.dead{mail}'",
+    "onelog queue redrive 'mail.dead{mail}'",
+)
 schedule_app = group("Messages that a queue enqueues by itself, by a cron expression in UTC.")
 register(app)
 app.add_typer(schedule_app, name="schedule")
@@ -460,7 +468,7 @@ def _dead_letters(session: Session, queue: str, name: str | None) -> str | None:
     if not name and name is not None:
         name = dead_letters_name(queue)
     if name:
-        session.check_same_shard(queue, name)
+        session.check_same_shard("queues", queue, name)
         session.client.queue(name).create(exist_ok=True)
     return name
 

@@ -32,7 +32,14 @@ if TYPE_CHECKING:
 
 APPEND_CHUNK = 1_000  # lines that are read from the input before they are sent
 
-app = group("Streams: append, read, tail, consumer groups.")
+app = group(
+    "Streams: append, read, tail, consumer groups.",
+    "onelog stream create orders --if-missing",
+    "onelog stream append orders 'two apples' --key ann",
+    "onelog stream tail orders --from 0 --limit 1",
+    "onelog stream group create orders billing --from 0 --if-missing",
+    "onelog stream group consume orders billing --limit 1",
+)
 app.add_typer(groups.app, name="group")
 
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]

@@ -106,7 +106,12 @@ def rule_delete(session: Session, measurement: MeasurementName, name: RuleName) 
 
 # Commands
 
-app = group("Time series: write, import, query, downsample.")
+app = group(
+    "Time series: write, import, query, downsample.",
+    "onelog ts write 'load,host=a one=0.5 now-2m' 'load,host=a one=0.9 now-1m'",
+    "onelog ts query load one --from now-1h --chart",
+    "onelog ts query load one --by host -a mean --window 1m",
+)
 app.add_typer(rule_app, name="rule")
 
 _MATCHER = re.compile(r"([^!=~]+)(=~|!~|!=|=)(.*)", re.DOTALL)

@@ -76,7 +76,7 @@ def time_ns(text: str) -> int:
         raise typer.BadParameter(error.message) from None
     if found > U64_MAX:
         raise typer.BadParameter(f"{text} is no number of nanoseconds")
-    if mistaken := find_mistaken(found, found):
+    if text.isdigit() and (mistaken := find_mistaken(found, found)):
         unit, factor = mistaken
         raise typer.BadParameter(
             f"{text} looks like {unit}; a number is nanoseconds since 1970 (times {factor:,})"

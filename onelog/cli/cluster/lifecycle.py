@@ -28,7 +28,6 @@ from onelog.cli.cluster.certificates import (
 from onelog.cli.cluster.processes import HOST, hold_ports, launch, send, wait_for_end
 from onelog.cli.cluster.state import ClusterDirectory, LocalCluster
 from onelog.cli.failure import CommandFailed
-from onelog.cli.output import counted
 
 NODES_DEFAULT = 3
 SHARDS_DEFAULT = 4  # as for the founders of any cluster; a node by itself has one
@@ -78,8 +77,8 @@ def start_cluster(directory: ClusterDirectory, request: UpRequest, held: ExitSta
         if known is not None and known.running:
             raise CommandFailed(
                 "ALREADY_UP",
-                f"{len(known.running)} of {counted(len(known.nodes), 'node')} of {directory.path} "
-                f"run; see: {directory.line('status')}, restart N, down",
+                f"{len(known.running)} of {len(known.nodes)} nodes of {directory.path} run; "
+                f"see: {directory.line('status')}, restart N, down",
             )
         nodes, shards = _shape(directory, known, request)
         block = held.enter_context(

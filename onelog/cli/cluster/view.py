@@ -89,7 +89,7 @@ def _hold_line(hold: admin_pb2.Hold) -> Text:
 
 def _title(path: Path, status: ClusterStatus) -> Text:
     serving = sum(node.is_ready for node in status.members)
-    state = f"{serving} of {counted(len(status.members), 'node')} serve" if status.is_up else "down"
+    state = f"{serving} of {len(status.members)} nodes serve" if status.is_up else "down"
     title = Text(f"cluster {printable(str(path))}", style="bold")
     title.append(f"  {state}", style="bold green" if status.is_whole else "bold red")
     return title

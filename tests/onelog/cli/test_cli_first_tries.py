@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onelog import Client, ClientOptions
-from onelog.cli.command import ALIASES
+from onelog.cli.command import ALIASES, Group
 from onelog.cli.program import tree
 from onelog.client.admin import AsyncAdmin
 from onelog.client.options import LONG_TIMEOUT_S
@@ -65,6 +65,12 @@ def test_an_alias_hides_no_command_and_help_lists_it(cli: Cli) -> None:
                 assert found.name in names
     said = cli("kv", "--help").out
     assert re.search(r"Aliases:\n(?s:.*)del, rm +delete\n(?s:.*)set +put\n", said)
+
+
+def test_every_group_passes_on_the_flags_that_stand_before_a_command(cli: Cli) -> None:
+    """One that does not would drop them without a word."""
+    assert all(isinstance(group, Group) for group in groups(tree()))
+    assert cli("--json", "config", "show", "--shards", 5).json["cluster.shards"]["value"] == "5"
 
 
 def test_a_number_without_a_unit_is_seconds(cli: Cli) -> None:
@@ -141,7 +147,8 @@ def test_the_first_guess_at_dead_letters_works(cli: Cli, alone: str) -> None:
 def test_dead_letters_in_another_shard_are_refused_before_anything_is_made(cli: Cli) -> None:
     create = ("queue", "create", "far", "--max-deliveries", 1, "--dead-letters")
     said = cli(*create, "far-dead", code=1).err
-    assert said.startswith("error: SEVERAL_SHARDS: far and far-dead ")
+    assert said.startswith("error: SEVERAL_SHARDS: the queues far and far-dead ")
+    assert "far-dead{far}" in said
     assert "far.dead{far}" in said
     assert "far" not in cli("queue", "list").out
     cli(*create)

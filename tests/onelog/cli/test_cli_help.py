@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import threading
 import time
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from onelog import Client
-from onelog.cli.program import tree
+from onelog.cli.program import SECTIONS, tree
 from tests.onelog.cli.forking import forking
 from tests.onelog.client.serving import ROOT
 
@@ -69,6 +70,15 @@ def commands(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]
         yield from commands(node.get_command(None, name), (*path, name))
 
 
+def groups(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield every group of commands by its path."""
+    for name in list(node.commands):
+        child = node.get_command(None, name)
+        if hasattr(child, "commands"):
+            yield " ".join((*path, name)), child
+            yield from groups(child, (*path, name))
+
+
 # Those that talk to a server that is there; others run one, or work without.
 TALKING = (
     "kv",
@@ -88,8 +98,16 @@ ALL = dict(commands(tree()))
 OURS = {path: each for path, each in ALL.items() if path.split()[0] in TALKING}
 
 
+GROUPS = {
+    path: each
+    for path, each in groups(tree())
+    if path.split(" ")[0] in TALKING and "Examples:" in each.help
+}
+
+
 def examples(path: str) -> str:
-    found = re.search(r"^Examples:\n((?:  .*\n?)+)", OURS[path].help, re.MULTILINE)
+    described = (OURS | GROUPS)[path].help
+    found = re.search(r"^Examples:\n((?:  .*\n?)+)", described, re.MULTILINE)
     assert found is not None, path
     return found[1]
 
@@ -113,6 +131,30 @@ def test_every_call_of_the_api_has_a_command_that_the_document_names() -> None:
 def is_public(path: Path) -> bool:
     """Return whether a proto is a part of the API; that between nodes has no service."""
     return re.search(r"^service ", path.read_text(), re.MULTILINE) is not None
+
+
+def test_the_help_of_a_group_begins_with_examples_and_cuts_no_sentence() -> None:
+    assert set(GROUPS) >= {"kv", "queue", "stream", "stream group", "ts", "admin"}
+    for path, found in groups(tree()):
+        shown = found.get_help(found.make_context(path, [], resilient_parsing=True))
+        assert "..." not in shown.partition("Commands:")[2], path
+
+
+def test_the_root_lists_every_command_once() -> None:
+    listed = [name for names in SECTIONS.values() for name in names]
+    assert sorted(listed) == sorted(tree().commands)
+
+
+# What somebody who knows another program looks for.
+def test_the_commands_for_who_knows_another_program_can_be_typed() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text()
+    rows = re.findall(r"^\| `(?:etcdctl|nats|redis-cli) .*\| `onelog (.*)` \|$", text, re.MULTILINE)
+    assert len(rows) >= 15
+    for row in rows:
+        words = shlex.split(row)
+        path = max((each for each in ALL if words[: len(each.split())] == each.split()), key=len)
+        with ALL[path].make_context(path, words[len(path.split()) :]):
+            pass
 
 
 @pytest.mark.parametrize("path", ALL)
@@ -177,7 +219,9 @@ def prepared(shell: Any, endpoint: str) -> Iterator[Any]:
     writing.join()
 
 
-@pytest.mark.parametrize("path", [path for path in OURS if "Examples:" in (OURS[path].help or "")])
+@pytest.mark.parametrize(
+    "path", [*(path for path in OURS if "Examples:" in (OURS[path].help or "")), *GROUPS]
+)
 def test_the_examples_of_a_command_work(path: str, prepared: Any) -> None:
     lines = []
     for line in examples(path).splitlines():

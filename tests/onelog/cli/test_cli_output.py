@@ -6,7 +6,6 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -125,10 +124,14 @@ def test_numbers_and_what_they_count_are_put_together_in_one_place() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.JoinedStr):
                 continue
-            for value, text in pairwise(node.values):
+            for before, value, text in zip(
+                [None, *node.values], node.values, node.values[1:], strict=False
+            ):
                 if not isinstance(value, ast.FormattedValue) or not isinstance(text, ast.Constant):
                     continue
-                is_number = "counted(" not in ast.unparse(value)
+                # "1 of 1 nodes" has no other form.
+                is_share = isinstance(before, ast.Constant) and str(before.value).endswith(" of ")
+                is_number = "counted(" not in ast.unparse(value) and not is_share
                 plural = PLURAL.match(str(text.value))
                 if is_number and plural and plural[1] not in VERBS:
                     found.append(f"{path.name}:{text.lineno}: {ast.unparse(node)}")
