@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -268,6 +267,7 @@ def json_delete(session: Session, key: KeyText, path: PathText) -> None:
 # Commands
 
 RESERVED = (b"_ts:", b"cg:")  # how keys begin that only the database writes
+U32_MAX = (1 << 32) - 1  # more is refused by the client
 IMPORT_CHUNK = 1_000  # keys that are read from the input before they are sent
 
 app = group(
@@ -486,7 +486,7 @@ def list_(
     hides = not reserved and prefix is None and first is None and last is None
     items: Iterator[Item] = session.client.kv.scan(
         **_range(prefix, first, last, escaped),
-        limit=0 if hides else limit,
+        limit=0 if hides and limit <= U32_MAX else limit,
         reverse=reverse,
         keys_only=keys_only,
         routing_key=to_bytes(shard_of, escaped=escaped),
@@ -494,7 +494,7 @@ def list_(
     )
     if hides:
         items = (item for item in items if not item.key.startswith(RESERVED))
-        items = islice(items, min(limit, sys.maxsize)) if limit else items
+        items = islice(items, limit) if limit else items
     if keys_only:
         without = ({"key": item.key, "version": item.version} for item in items)
         columns = (("key", lambda row: row["key"]), ("version", lambda row: row["version"]))

@@ -264,6 +264,11 @@ class AsyncClient:
         """Close all connections; calls under way fail with CLIENT_CLOSED."""
         await self._connection.close()
 
+    def __repr__(self) -> str:
+        namespace = self._scope.namespace
+        shown = ", ".join(map(repr, self._connection.topology.endpoints()))
+        return f"AsyncClient({shown}{f', namespace={namespace!r}' if namespace else ''})"
+
     async def __aenter__(self) -> Self:
         await self.connect()
         return self

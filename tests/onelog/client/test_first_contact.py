@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from onelog import Client, Tls
+from onelog import AsyncClient, Client, Tls
 from onelog.client.options import parse_endpoint
 from onelog.errors import InvalidArgument, Unavailable
 from onelog.wire.http2 import PEER_PORT_TEXT, PREFACE
@@ -270,6 +270,17 @@ def test_what_is_no_endpoint_is_refused_before_anybody_is_asked(given: str, show
         Client(given)
     assert failure.value.reason == "ENDPOINT_INVALID"
     assert shown in failure.value.message
+
+
+def test_what_a_notebook_shows_of_a_client_says_what_it_is() -> None:
+    client = Client(["db", "[::1]:7401"])
+    assert repr(client) == "Client('db:7400', '[::1]:7401')"
+    assert repr(client.namespace("shop")).endswith(", namespace='shop')")
+    assert repr(client.queue("work")) == "Queue('work')"
+    assert repr(client.stream("s")) == "Stream('s')"
+    assert repr(client.stream("s").group("g")) == "Group('g' of stream 's')"
+    assert repr(AsyncClient("db")) == "AsyncClient('db:7400')"
+    client.close()
 
 
 def test_a_client_needs_an_endpoint() -> None:
