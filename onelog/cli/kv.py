@@ -267,7 +267,7 @@ def json_delete(session: Session, key: KeyText, path: PathText) -> None:
 # Commands
 
 RESERVED = (b"_ts:", b"cg:")  # how keys begin that only the database writes
-U32_MAX = (1 << 32) - 1  # more is refused by the client
+U32_MAX = (1 << 32) - 1
 IMPORT_CHUNK = 1_000  # keys that are read from the input before they are sent
 
 app = group(
@@ -484,9 +484,10 @@ def list_(
       onelog kv list user: --keys-only --json
     """
     hides = not reserved and prefix is None and first is None and last is None
+    hides = hides and limit <= U32_MAX  # the client refuses more
     items: Iterator[Item] = session.client.kv.scan(
         **_range(prefix, first, last, escaped),
-        limit=0 if hides and limit <= U32_MAX else limit,
+        limit=0 if hides else limit,
         reverse=reverse,
         keys_only=keys_only,
         routing_key=to_bytes(shard_of, escaped=escaped),
