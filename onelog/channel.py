@@ -589,7 +589,8 @@ class _Link(asyncio.Protocol):
         self._transport = cast(Transport, transport)
         secured = transport.get_extra_info("ssl_object")
         if secured is not None and secured.selected_alpn_protocol() != "h2":
-            self.close("the server does not speak HTTP/2 over TLS (ALPN)")
+            self.problem = NOT_ONELOG
+            self.close("it speaks TLS and no HTTP/2 (ALPN); it may be a port for other nodes")
             return
         self.flush()
 

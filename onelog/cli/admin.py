@@ -309,7 +309,7 @@ def set_(
         float | None,
         typer.Option(
             "--for",
-            metavar="DURATION",
+            metavar="TIME",
             parser=duration_s,
             help="Break it if it is not set for this long; default 7d.",
         ),

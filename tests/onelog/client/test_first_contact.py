@@ -196,6 +196,25 @@ def test_a_certificate_of_a_foreign_authority_is_not_accepted(
 
 
 @needs_openssl
+def test_a_port_for_other_nodes_with_tls_is_no_port_of_the_api(
+    certificates: dict[str, Certificate],
+) -> None:
+    """Such a port speaks TLS, but not with a protocol of clients."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificates["node"].chain, certificates["node"].key)
+
+    def shake_hands(connection: socket.socket) -> None:
+        with suppress(OSError), context.wrap_socket(connection, server_side=True) as secured:
+            secured.recv(1)  # until the client has left
+
+    with answering(shake_hands) as endpoint:
+        endpoint = endpoint.replace("127.0.0.1", "localhost")
+        error = refused(endpoint, LONG_S, trusting(certificates["known"]))
+    assert error.reason == "NOT_ONELOG"
+    assert f"{endpoint}: it speaks TLS and no HTTP/2" in error.message
+
+
+@needs_openssl
 def test_a_client_without_a_certificate_is_told_that_the_server_may_want_one(
     secured: str, certificates: dict[str, Certificate]
 ) -> None:
