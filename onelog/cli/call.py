@@ -43,7 +43,7 @@ def call(
     call is repeated only if the server says that nothing was done. Calls that send a stream of
     answers have commands of their own.
 
-    \\b
+    \b
     Examples:
       onelog call Admin/GetTopology
       onelog call KV/Get '{"key": "greeting"}'

@@ -255,6 +255,10 @@ class ClientCommand(TyperCommand):
                 given.append("")
         return super().parse_args(ctx, given)
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line: what must be given has no brackets."""
+        return [re.sub(r"^\{(.*)\}$", r"\1", each) for each in super().collect_usage_pieces(ctx)]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the flags in sections."""
         sections: dict[str, list[tuple[str, str]]] = {

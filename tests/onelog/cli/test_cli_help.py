@@ -161,6 +161,8 @@ def test_the_commands_for_who_knows_another_program_can_be_typed() -> None:
 def test_a_command_says_what_it_does(path: str) -> None:
     command = ALL[path]
     assert re.match(r"[A-Z]", command.help)
+    shown = command.get_help(command.make_context(path, [], resilient_parsing=True))
+    assert "\\b" not in shown  # a mark of ours that was not understood
     # What needs a cluster, or dead letters that take their time, only says how it is used.
     assert re.search(r"(Examples|Usage):\n  \S", command.help)
     assert [each.name for each in command.params if not each.help] == []
