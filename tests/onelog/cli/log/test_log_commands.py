@@ -105,7 +105,7 @@ def test_the_installed_command_says_what_it_is_and_what_it_is_not() -> None:
         [script, "--version"], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
     )
     assert done.stdout.startswith("onelog 0.")
-    assert "Commands:" in onelog().out
+    assert "Servers:\n" in onelog().out
 
 
 def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
