@@ -45,6 +45,7 @@ from onelog.wire.grpc import (
     Status,
     WireLimits,
 )
+from onelog.wire.http2 import PEER_PORT_ANSWER
 
 DEADLINE_EXCEEDED = 4
 
@@ -78,8 +79,8 @@ NOT_ONELOG = "NOT_ONELOG"
 TLS_MISMATCH = "TLS_MISMATCH"
 CERTIFICATE_REFUSED = "CERTIFICATE_REFUSED"
 # A wrong endpoint or setting: another attempt ends the same way.
-MISTAKES = frozenset((NOT_ONELOG, TLS_MISMATCH, CERTIFICATE_REFUSED))
-UNREACHED = MISTAKES | {NOT_CONNECTED, CONNECTION_CLOSED, HOST_UNKNOWN}
+MISTAKES = frozenset((HOST_UNKNOWN, NOT_ONELOG, TLS_MISMATCH, CERTIFICATE_REFUSED))
+UNREACHED = MISTAKES | {NOT_CONNECTED, CONNECTION_CLOSED}
 
 # How answers of others begin: an alert of TLS, an answer of HTTP/1; and the type of the frame that
 # ours begin with (SETTINGS), at its place.
@@ -588,7 +589,8 @@ class _Link(asyncio.Protocol):
         self._transport = cast(Transport, transport)
         secured = transport.get_extra_info("ssl_object")
         if secured is not None and secured.selected_alpn_protocol() != "h2":
-            self.close("the server does not speak HTTP/2 over TLS (ALPN)")
+            self.problem = NOT_ONELOG
+            self.close("it speaks TLS and no HTTP/2 (ALPN); it may be a port for other nodes")
             return
         self.flush()
 
@@ -616,7 +618,10 @@ class _Link(asyncio.Protocol):
 
     def _is_ours(self, first: bytes) -> bool:
         """Return whether the first bytes of an answer are those of our protocol."""
-        if first.startswith(_HTTP_1):
+        if first.startswith(PEER_PORT_ANSWER):
+            self.problem = NOT_ONELOG
+            why = "it is a port for other nodes, not the port of its API"
+        elif first.startswith(_HTTP_1):
             self.problem = NOT_ONELOG
             why = "it speaks HTTP/1; it may be the HTTP port of a server, not the port of its API"
         elif first.startswith(_TLS_ALERT):
@@ -759,6 +764,8 @@ def _explain(error: Exception) -> tuple[str, str]:
     match error:
         case TimeoutError():
             return f"no answer in {CONNECT_S:g} s", NOT_CONNECTED
+        case socket.gaierror(errno=socket.EAI_AGAIN):
+            return f"the address of this host cannot be found out ({error.strerror})", NOT_CONNECTED
         case socket.gaierror():
             return f"no address is known for this host ({error.strerror})", HOST_UNKNOWN
         case OSError() if f"[Errno {ECONNREFUSED}]" in str(error):  # of one address or several

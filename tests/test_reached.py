@@ -28,7 +28,10 @@ TYPE_NAME = re.compile(r"\w+(\.\w+)*(\[[^.]*\])?( \| \w+)*")
 FRAMEWORKS = {
     "asyncio.Protocol": ("connection_made", "data_received", "eof_received", "pause_writing"),
     "coroutines": ("throw",),
-    "click": ("format_commands", "format_options"),
+    "click": (
+        "collect_usage_pieces", "format_commands", "format_epilog", "format_options",
+        "resolve_command",
+    ),
     "grpc.reflection": ("server_reflection_info",),
     "ipython": ("_repr_html_",),
     "ssl.SSLContext": ("wrap_bio",),

@@ -10,9 +10,10 @@ from tests.onelog.client.serving import serving
 
 DEFAULT_ENDPOINT = "127.0.0.1:7400"
 SHOWN = (
-    "9.50", "8.75", "to ann", "grep ended with 1", "to bob, now sent", "3 appended", "█", "host=a",
-    "done at index", "exit code 4: it was done already", "order{7}  two apples", "sales{7}",
-    "at index", "clean", "workload",
+    "9.50", "8.75", "to ann", "grep ended with 1", "1 message moved back", "to bob, now sent",
+    "3 records appended", "60 values of 60 points", "█", "host=a", "done at index",
+    "exit code 4: it was done already", "order{7}  two apples", "sales{7}", "at index", "clean",
+    "workload",
 )  # fmt: skip
 
 

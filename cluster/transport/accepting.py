@@ -34,11 +34,16 @@ from onelog.ual.files import OUT_OF_DESCRIPTORS
 # Connections that wait to be accepted; the system may allow fewer.
 BACKLOG = 1024
 ACCEPT_PAUSE_S = 0.1
+READ_BYTES = 64 << 10
 # Lines about callers: after a burst, one in this time. A burst shows each of some nodes that are
 # refused, one by one; a flood does not fill the disk.
 LINE_S = 1.0
 LINES_AT_ONCE = 32
 IPV6_NETWORK_BITS = 64
+# The first byte of a caller that speaks TLS, and the answer to one that does not: a fatal alert,
+# without which it would see a connection that ends for no reason.
+TLS_HANDSHAKE = b"\x16"
+TLS_ALERT = b"\x15\x03\x03\x00\x02\x02\x46"  # protocol_version
 
 
 class Guest(Protocol):
@@ -273,6 +278,9 @@ class Acceptor(Generic[AnyGuest]):
         try:
             with suppress(OSError):  # it has gone already
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None and not await self._speaks_tls(accepted):
+                self._log.warn("port %d: a caller does not speak TLS", self.port)
+                return
             await loop.connect_accepted_socket(
                 lambda: protocol,
                 accepted,
@@ -286,6 +294,21 @@ class Acceptor(Generic[AnyGuest]):
             if guest.is_made:
                 guest.connection_lost(None)
             raise
+
+    async def _speaks_tls(self, accepted: socket.socket) -> bool:
+        """Return whether a caller begins with TLS; answer one that does not."""
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(accepted, readable.set)
+        try:
+            async with asyncio.timeout(self.limits.handshake_s_max):
+                await readable.wait()
+        finally:
+            loop.remove_reader(accepted)
+        first = accepted.recv(1, socket.MSG_PEEK)
+        if first and first != TLS_HANDSHAKE:
+            accepted.recv(READ_BYTES)  # or closing would reset, and the answer might get lost
+            accepted.send(TLS_ALERT)
+        return first == TLS_HANDSHAKE
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name="accept")

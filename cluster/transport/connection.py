@@ -38,8 +38,11 @@ from onelog.cluster.transport.accepting import (
 from onelog.cluster.transport.certificate import Certificate, peer_certificate
 from onelog.cluster.transport.link import LinkEnded
 from onelog.cluster.transport.wire import FRAME_SIZE_MAX, Reason, WireError
+from onelog.wire.http2 import PEER_PORT_ANSWER
 
 _LENGTH_SIZE = 4
+# How clients of the API begin, without and with TLS: told that this is another port.
+_CLIENTS = (b"PRI ", b"\x16\x03")
 # Received frames that are not read yet; beyond this, reading from the network pauses.
 READ_AHEAD_BYTES_MAX = 4 * FRAME_SIZE_MAX
 # Frames that are taken from received bytes at a time; smaller ones stay bytes until these are read.
@@ -91,6 +94,7 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self._has_ended = False  # nothing more will arrive
         self._bad: WireError | None = None
+        self._bad_length = b""  # what was no length of a frame
         self._is_deaf = False  # received bytes are discarded
         self._why: Exception | None = None
         self._reading: asyncio.Future[None] | None = None
@@ -185,7 +189,13 @@ class Connection(asyncio.Protocol):
 
     async def opened(self) -> Purpose:
         """As the called side, read the purpose and confirm it."""
-        opening = await self.read()
+        try:
+            opening = await self.read()
+        except WireError:
+            if self._bad_length.startswith(_CLIENTS):
+                self._transport.write(PEER_PORT_ANSWER)
+                await self.finish()
+            raise
         if opening is None:
             raise LinkEnded("the caller left")
         purpose = _OPENINGS.get(opening)
@@ -235,6 +245,7 @@ class Connection(asyncio.Protocol):
                 self._bad = WireError(
                     Reason.FRAME_TOO_LARGE, f"{size} bytes, limit {FRAME_SIZE_MAX}"
                 )
+                self._bad_length = data[at : at + _LENGTH_SIZE]
                 self._is_deaf = True
                 at, needed = end, _LENGTH_SIZE
                 break

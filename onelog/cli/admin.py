@@ -5,17 +5,21 @@ Its groups are ``members`` (the nodes of the cluster), ``namespaces`` (with thei
 """
 
 import re
+import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from operator import itemgetter
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from onelog.cli.command import Session, command, group
+from onelog.cli.command import IfMissing, Session, command, group
 from onelog.cli.connect import CONNECT_S, VARIABLES
 from onelog.cli.failure import EXIT_NOT_FOUND, EXIT_REFUSED, CommandFailed
-from onelog.cli.output import cell, shown_hash, to_document, to_word
+from onelog.cli.output import cell, counted, progress, shown_hash, to_document, to_word
 from onelog.cli.values import (
+    STDIN,
     U64_MAX,
     duration_s,
     parse_endpoint,
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from onelog.client.sync.admin import Admin
     from onelog.v1 import admin_pb2
 
+U32_MAX = (1 << 32) - 1
 LEARNER, VOTER = "learner", "voter"
 
 member_app = group("Members of the cluster: list, add, promote, remove.")
@@ -196,19 +201,22 @@ def create(
     value_size: ValueSizeMax = None,
     keys: KeysMax = None,
     tombstones: TombstonesMax = None,
+    if_missing: IfMissing = False,
 ) -> None:
     """Create a namespace in every shard; exits with 4 if it exists.
 
     \b
     Examples:
+      onelog admin namespaces create shop --if-missing
       onelog admin namespaces create shop --versions 20 --keys 1000000
       onelog kv put a 1 --namespace shop
     """
     from onelog.v1 import admin_pb2
 
     limits = _limits(admin_pb2.NamespaceLimits(), versions, value_size, keys, tombstones)
-    session.client.admin.create_namespace(name, limits)
-    session.output.result({"namespace": name}, f"namespace {name} created")
+    session.client.admin.create_namespace(name, limits, exist_ok=if_missing)
+    what = "exists" if if_missing else "created"
+    session.output.result({"namespace": name}, f"namespace {name} {what}")
 
 
 @command(namespace_app)
@@ -301,7 +309,7 @@ def set_(
         float | None,
         typer.Option(
             "--for",
-            metavar="DURATION",
+            metavar="TIME",
             parser=duration_s,
             help="Break it if it is not set for this long; default 7d.",
         ),
@@ -410,12 +418,88 @@ def _indexes(session: Session, text: str | None) -> dict[int, int]:
     return found
 
 
+# Sessions
+
+session_app = group("Sessions: what makes the retries of writes exact, for programs without ours.")
+
+OfShard = Annotated[
+    int, typer.Option("--shard", min=0, max=U32_MAX, metavar="N", help="The session's shard.")
+]
+SessionId = Annotated[
+    int, typer.Argument(metavar="ID", min=1, max=U64_MAX, help="As `open` printed it.")
+]
+
+
+@command(session_app, "open")
+def open_(
+    session: Session,
+    *,
+    shard: OfShard = 0,
+    ttl: Annotated[
+        float,
+        typer.Option("--ttl", metavar="TIME", parser=duration_s, help="Lifetime without requests."),
+    ] = "10m",  # type: ignore[assignment] # typer parses it
+) -> None:
+    """Open a session in a shard; prints its id. The Python client opens its own.
+
+    \b
+    Examples:
+      onelog admin session open --ttl 1h
+    """
+    from onelog.client.values import milliseconds
+    from onelog.v1 import pipeline_pb2
+
+    request = pipeline_pb2.OpenSessionRequest(shard=shard, ttl_ms=milliseconds(ttl))
+    opened = session.client.call("Pipeline/OpenSession", request, shard=shard)
+    session.output.result({"session_id": opened.session_id}, str(opened.session_id))
+
+
+@command(session_app, "keep")
+def keep_session(session: Session, session_id: SessionId, *, shard: OfShard = 0) -> None:
+    """Renew a session: its lifetime starts again.
+
+    \b
+    Examples:
+      ID=$(onelog admin session open)
+      onelog admin session keep $ID
+    """
+    from onelog.v1 import pipeline_pb2
+
+    request = pipeline_pb2.KeepSessionRequest(shard=shard, session_id=session_id)
+    session.client.call("Pipeline/KeepSession", request, shard=shard)
+    session.output.result({"session_id": session_id}, f"session {session_id} renewed")
+
+
+@command(session_app, "close")
+def close_session(session: Session, session_id: SessionId, *, shard: OfShard = 0) -> None:
+    """Close a session; what it remembers of requests is forgotten.
+
+    \b
+    Examples:
+      ID=$(onelog admin session open)
+      onelog admin session close $ID
+    """
+    from onelog.v1 import pipeline_pb2
+
+    request = pipeline_pb2.CloseSessionRequest(shard=shard, session_id=session_id)
+    session.client.call("Pipeline/CloseSession", request, shard=shard)
+    session.output.result({"session_id": session_id}, f"session {session_id} closed")
+
+
 # Admin
 
-app = group("Status, members, leaders, snapshots, namespaces, holds.")
+app = group(
+    "Status, members, leaders, snapshots, namespaces, holds.",
+    "onelog admin status",
+    "onelog admin topology",
+    "onelog admin snapshot 0",
+    "onelog admin namespaces list",
+)
 app.add_typer(member_app, name="members")
 app.add_typer(namespace_app, name="namespaces")
 app.add_typer(hold_app, name="hold")
+app.add_typer(session_app, name="session")
+ping_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 Shard = Annotated[int, typer.Argument(metavar="SHARD", min=0, help="The shard.")]
 Node = Annotated[
@@ -535,8 +619,8 @@ def topology(session: Session) -> None:
     names = {node.node_id: node.node_name or node.node_id for node in found.nodes}
     session.output.result(
         None,
-        f"cluster {found.cluster_id}: {found.shard_count} shards, "
-        f"{found.partition_count} partitions",
+        f"cluster {found.cluster_id}: {counted(found.shard_count, 'shard')}, "
+        f"{counted(found.partition_count, 'partition')}",
     )
     session.output.table(found.shards, (
         ("shard", lambda each: each.shard),
@@ -568,14 +652,17 @@ def transfer(
 
 @command(app)
 def snapshot(session: Session, shard: Shard, *, node: Node = None) -> None:
-    """Take a snapshot of a shard on a node.
+    """Take a snapshot of a shard on a node; waits until it is done, up to an hour by default.
 
     \b
     Examples:
       onelog admin snapshot 0
     """
-    made = session.client.admin.take_snapshot(shard, endpoint=node)
-    text = f"index {made.index}, {made.size} bytes, state hash {shown_hash(made.state_hash)}"
+    with progress(f"taking a snapshot of shard {shard}"):
+        admin, timeout_s = session.client.admin, session.long_timeout_s
+        made = admin.take_snapshot(shard, endpoint=node, timeout_s=timeout_s)
+    size, state_hash = counted(made.size, "byte"), shown_hash(made.state_hash)
+    text = f"index {made.index}, {size}, state hash {state_hash}"
     session.output.result(to_document(made), text)
 
 
@@ -615,6 +702,143 @@ def config(session: Session) -> None:
     ]
     titles = ("setting", "value", "origin", "variable")
     session.output.table(rows, [(title, itemgetter(title)) for title in titles])
+
+
+@command(ping_app)
+def ping(session: Session) -> None:
+    """Ask every node for a sign of life; exits with 5 if one does not answer.
+
+    \b
+    Examples:
+      onelog ping
+      onelog --json ping
+    """
+    from onelog.errors import OnelogError
+
+    failed, rows = None, []
+    client = session.client.scoped(timeout_s=min(CONNECT_S, session.timeout_s))
+    for name, endpoint in _nodes(session, None):
+        try:
+            took_ms, error = round(client.ping(endpoint=endpoint) * 1000, 3), ""
+        except OnelogError as failure:
+            failed, took_ms, error = failure, None, failure.message
+        rows.append({"node": name, "endpoint": endpoint, "ms": took_ms, "error": error})
+    session.output.table(rows, (
+        ("node", itemgetter("node")),
+        ("endpoint", itemgetter("endpoint")),
+        ("answered in", lambda row: None if row["ms"] is None else f"{row['ms']:g} ms"),
+        ("", itemgetter("error")),
+    ))  # fmt: skip
+    if failed is not None:
+        raise failed
+
+
+@command(app, "describe-log")
+def describe_log(session: Session, shard: Shard) -> None:
+    """Show the files and snapshots of a shard's log, and up to which index it is written.
+
+    \b
+    Examples:
+      onelog admin describe-log 0
+      onelog admin describe-log 0 --json
+    """
+    found = session.client.log.describe(shard)
+    if session.output.as_json:
+        session.output.result(to_document(found), "")
+        return
+    session.output.result(
+        None,
+        f"shard {shard} of {found.shard_count}: entries {found.first_index} to {found.cut_index}; "
+        f"reads of the past from index {found.first_as_of_index} on",
+    )
+    session.output.table(found.spans, (
+        ("first", lambda each: each.first_index),
+        ("last", lambda each: each.last_index),
+        ("entries", lambda each: each.entry_count),
+        ("bytes", lambda each: each.size),
+        ("file", lambda each: "sealed" if each.sealed else "grows"),
+        ("", lambda each: "damaged" if each.damaged else None),
+    ))  # fmt: skip
+    if found.snapshots:
+        session.output.table(found.snapshots, (
+            ("snapshot", lambda each: each.index),
+            ("bytes", lambda each: each.size),
+            ("state hash", lambda each: shown_hash(each.state_hash)),
+            ("taken at", lambda each: shown_time(each.timestamp_ns) if each.timestamp_ns else None),
+        ))  # fmt: skip
+
+
+ToFile = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FILE", help="Where to; - is stdout.")
+]
+
+
+@command(app, "fetch-log")
+def fetch_log(
+    session: Session,
+    shard: Shard,
+    *,
+    first: Annotated[
+        int, typer.Option("--from", min=0, metavar="INDEX", help="The first; 0: of those kept.")
+    ] = 0,
+    last: Annotated[
+        int, typer.Option("--to", min=0, metavar="INDEX", help="The last; 0: all written so far.")
+    ] = 0,
+    output: ToFile,
+    node: Node = None,
+) -> None:
+    """Copy entries of a shard's log as they are stored, back to back (docs/formats.md).
+
+    \b
+    Examples:
+      onelog admin fetch-log 0 -o entries.bin
+      onelog admin fetch-log 0 --from 2 --to 5 -o - | wc -c
+    """
+    log = session.client.log
+    described = log.describe(shard)
+    begin, end = first or described.first_index, last or described.cut_index
+    with _opened(output) as target, progress("fetching entries", end - begin + 1) as advance:
+        for frame in log.frames(shard, begin, end, endpoint=node):
+            target.write(frame.data)
+            advance(frame.last_index - frame.first_index + 1)
+    if str(output) != STDIN:
+        text = f"entries {begin} to {end} are in {output}"
+        found = {"first_index": begin, "last_index": end, "path": str(output)}
+        session.output.result(found, text)
+
+
+@command(app, "fetch-snapshot")
+def fetch_snapshot(
+    session: Session,
+    shard: Shard,
+    *,
+    index: Annotated[
+        int, typer.Option("--index", min=0, metavar="INDEX", help="Which; 0: the newest.")
+    ] = 0,
+    output: ToFile,
+    node: Node = None,
+) -> None:
+    """Copy a snapshot of a shard as it is stored (docs/snapshots.md).
+
+    \b
+    Examples:
+      onelog admin snapshot 0
+      onelog admin fetch-snapshot 0 -o shard-0.snapshot
+    """
+    size = 0
+    with _opened(output) as target, progress("fetching bytes") as advance:
+        for chunk in session.client.log.snapshot(shard, index, endpoint=node):
+            size += len(chunk)
+            target.write(chunk)
+            advance(len(chunk))
+    if str(output) != STDIN:
+        found = {"path": str(output), "size": size}
+        session.output.result(found, f"{counted(size, 'byte')} are in {output}")
+
+
+def _opened(path: Path) -> AbstractContextManager[BinaryIO]:
+    """Return a file to write to; ``-`` is stdout."""
+    return nullcontext(sys.stdout.buffer) if str(path) == STDIN else path.open("wb")
 
 
 @command(app, "log-ranges")
@@ -705,6 +929,8 @@ def read_log(
       onelog admin read-log 0 --limit 5
       onelog admin read-log 0 --limit 3 --voids --json
     """
+    from onelog.cli.log.output import shown_type
+
     entries = session.client.admin.read_log(
         shard,
         first_index=first,
@@ -715,9 +941,10 @@ def read_log(
         endpoint=node,
     )
     for count, entry in enumerate(entries, 1):
+        moment = shown_time(entry.timestamp_ns) if entry.timestamp_ns else "-"
         text = (
-            f"{entry.index:>10}  {entry.term:>5}  {shown_time(entry.timestamp_ns):<30}  "
-            f"0x{entry.entry_type:04x}  {cell(entry.payload)}"
+            f"{entry.index:>10}  {entry.term:>5}  {moment:<30}  "
+            f"{shown_type(entry.entry_type):<24}  {cell(entry.payload)}"
         )
         if last_one := entry.unreadable_through:
             text = f"{entry.index:>10}  cannot be read up to {last_one}: the file is damaged"

@@ -4,21 +4,27 @@ A command is a function whose first parameter is the session: ``session.client``
 use, ``session.output`` prints, ``session.read`` says how fresh a read must be. The flags for these
 are added here, and shown in sections of their own, so that the help of a command begins with its
 own flags. The client is imported only when a command runs.
+
+Flags about the connection, and ``--json``, may also stand before a command's name or the name of
+its group: ``onelog -e db:7400 kv get a``. ``Group`` passes them to the command. Common names of
+other programs are aliases of ours (``ALIASES``).
 """
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
-from onelog.cli.connect import connect, find_settings, parse_timeout
+from onelog.cli.connect import DEFAULT_ORIGIN, connect, find_settings, parse_timeout
+from onelog.cli.failure import CommandFailed
 from onelog.cli.output import Output
-from onelog.cli.values import duration_s
+from onelog.cli.values import dead_letters_name, duration_s
 
 if TYPE_CHECKING:
     from onelog import Client, Read
@@ -100,6 +106,14 @@ _READS: dict[str, Any] = {
         int, typer.Option("--as-of", min=0, metavar="N", help="Read the state as of this index.")
     ],
 }  # fmt: skip
+# The flags that may stand before a command's name, and whether each takes a value.
+_EARLY_FLAGS = {"--json": False} | {
+    word: annotation.__origin__ is not bool
+    for annotation in _CONNECTION.values()
+    for option in annotation.__metadata__
+    # Typer takes the first name for a default until it makes the option.
+    for word in (option.default, *option.param_decls)
+}
 _FALSY: dict[str, Any] = {
     "stale": False,
     "by_lease": False,
@@ -108,6 +122,35 @@ _FALSY: dict[str, Any] = {
     "as_of": 0,
 }
 
+
+# Names that users of etcdctl, nats and redis-cli try first, and ours; the first that exists.
+ALIASES = {
+    "add": ("create",),
+    "del": ("delete",),
+    "expire": ("touch",),
+    "incr": ("increment",),
+    "info": ("show",),
+    "ls": ("list",),
+    "pub": ("enqueue", "append"),
+    "rm": ("delete",),
+    "send": ("enqueue", "append"),
+    "set": ("put",),
+    "sub": ("consume", "tail"),
+}
+# Where the flags that stood before a command's name are kept until it is known.
+_EARLY = "onelog.early_flags"
+
+
+Raw = Annotated[
+    bool,
+    typer.Option("--raw", help="Print the bytes of each and nothing else, not even a newline."),
+]
+"""For commands that print bodies or records."""
+
+IfMissing = Annotated[
+    bool, typer.Option("--if-missing", help="Do nothing if it exists; its settings stay.")
+]
+"""For commands that create something."""
 
 RoutingKey = Annotated[
     str, typer.Option("--shard-of", metavar="KEY", help="Only in the shard of this key or name.")
@@ -141,6 +184,29 @@ class Session:
     def timeout_s(self) -> float:
         """How long a call may take."""
         return parse_timeout(self.settings["timeout"])
+
+    @property
+    def long_timeout_s(self) -> float:
+        """How long a call may take whose time depends on how much data there is."""
+        from onelog.client.options import LONG_TIMEOUT_S
+
+        setting = self.settings["timeout"]
+        return LONG_TIMEOUT_S if setting.origin == DEFAULT_ORIGIN else parse_timeout(setting)
+
+    def check_same_shard(self, kind: str, name: str, dead_letters: str) -> None:
+        """Refuse a name for dead letters that may be in another shard, before it is created."""
+        from onelog.client.topology import routing_key
+
+        if routing_key(name.encode()) == routing_key(dead_letters.encode()):
+            return
+        if self.client.admin.topology().shard_count > 1:
+            own = dead_letters_name(name)
+            raise CommandFailed(
+                "SEVERAL_SHARDS",
+                f"the {kind} {name} and {dead_letters} may be in different shards; a name with the "
+                f"same tag works: {dead_letters.partition('{')[0]}{own[own.rindex('{') :]}, or "
+                f"--dead-letters without a value: {own}",
+            )
 
     @property
     def read(self) -> "Read | None":
@@ -189,6 +255,10 @@ class ClientCommand(TyperCommand):
                 given.append("")
         return super().parse_args(ctx, given)
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line: what must be given has no brackets."""
+        return [re.sub(r"^\{(.*)\}$", r"\1", each) for each in super().collect_usage_pieces(ctx)]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the flags in sections."""
         sections: dict[str, list[tuple[str, str]]] = {
@@ -212,9 +282,78 @@ class ClientCommand(TyperCommand):
                     formatter.write_dl(records)
 
 
-def group(text: str) -> typer.Typer:
+class Group(TyperGroup):
+    """A group of commands: flags that all commands have may stand before the command's name."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put aside the flags that are for the command, and parse the rest."""
+        early: list[str] = ctx.meta.setdefault(_EARLY, [])
+        left = list(args)
+        while left and (size := _count_words(left)):
+            early += left[:size]
+            left = left[size:]
+        return super().parse_args(ctx, left)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return a command and its arguments: with the flags that stood before its name."""
+        name, found, rest = super().resolve_command(ctx, args)
+        if found is not None and not isinstance(found, TyperGroup):
+            rest = [*ctx.meta.get(_EARLY, ()), *rest]
+        return name, found, rest
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command by its name or an alias of it."""
+        found = super().get_command(ctx, cmd_name)
+        if found is None and (name := self._find_alias(cmd_name)) is not None:
+            return super().get_command(ctx, name)
+        return found
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands, each with the first sentence of its help as a whole."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, first_sentence(each)) for name, each in found])
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """List the aliases of the commands."""
+        super().format_epilog(ctx, formatter)
+        names = {alias: name for alias in ALIASES if (name := self._find_alias(alias))}
+        if names:
+            with formatter.section("Aliases"):
+                formatter.write_dl(
+                    [
+                        (", ".join(each for each in names if names[each] == name), name)
+                        for name in dict.fromkeys(names.values())
+                    ]
+                )
+
+    def _find_alias(self, alias: str) -> str | None:
+        if alias in self.commands:
+            return None
+        return next((name for name in ALIASES.get(alias, ()) if name in self.commands), None)
+
+
+def first_sentence(command: Any) -> str:
+    """Return what a command does, in short."""
+    text = " ".join((command.short_help or command.help or "").partition("\n\n")[0].split())
+    return re.split(r"[.;](?: |$)", text, maxsplit=1)[0]
+
+
+def _count_words(args: list[str]) -> int:
+    """Return how many words at the beginning are a flag that all commands have."""
+    first, equals, _ = args[0].partition("=")
+    takes_value = _EARLY_FLAGS.get(first)
+    if takes_value is not None:
+        return 2 if takes_value and not equals else 1
+    is_short = len(first) > 2 and first[0] == "-" and first[1] != "-"
+    return 1 if is_short and _EARLY_FLAGS.get(first[:2]) else 0  # -nshop
+
+
+def group(text: str, *examples: str) -> typer.Typer:
     """Return a group of commands that prints its help if no command is given."""
-    app = typer.Typer(help=text, add_completion=False, rich_markup_mode=None)
+    if examples:
+        text += "\n\n\b\nExamples:\n" + "\n".join(f"  {each}" for each in examples)
+    app = typer.Typer(help=text, cls=Group, add_completion=False, rich_markup_mode=None)
 
     @app.callback(invoke_without_command=True, help=text)
     def show_help(context: typer.Context) -> None:

@@ -9,7 +9,8 @@ Each setting comes from the first of these that has it; only this module knows t
 4. the default
 
 A wrong setting is refused, with its origin, before any server is called. If no endpoint answers, a
-command fails within CONNECT_S, however long its calls may take.
+command fails within CONNECT_S, if all refuse a connection within REFUSED_S, however long its calls
+may take.
 """
 
 import os
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from onelog.cli.failure import CommandFailed
-from onelog.cli.values import duration_s, is_endpoint
+from onelog.cli.values import duration_s, parse_endpoint
 
 if TYPE_CHECKING:
     from onelog import Client, ClientOptions
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 DEFAULT_ENDPOINT = "127.0.0.1:7400"
 DEFAULT_TIMEOUT = "10s"
-CONNECT_S = 3.0
+CONNECT_S = 5.0  # without any answer: a busy machine may take a while
+REFUSED_S = 1.0
 
 # Each setting and its variable.
 VARIABLES = {
@@ -48,7 +50,7 @@ FILE_VARIABLE = "ONELOG_CLIENT_CONFIG"
 _DEFAULTS = {"endpoints": DEFAULT_ENDPOINT, "timeout": DEFAULT_TIMEOUT, "durability": "sync"}
 _YES = frozenset(("1", "true", "yes", "on"))
 _NO = frozenset(("", "0", "false", "no", "off"))
-FLAG_ORIGIN = "the command line"
+FLAG_ORIGIN, DEFAULT_ORIGIN = "the command line", "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def find_settings(
         elif name in from_file:
             found[name] = Setting(name, from_file[name], str(path))
         else:
-            found[name] = Setting(name, _DEFAULTS.get(name, ""), "default")
+            found[name] = Setting(name, _DEFAULTS.get(name, ""), DEFAULT_ORIGIN)
     return found
 
 
@@ -130,7 +132,8 @@ def connect(settings: Mapping[str, Setting]) -> "Client":
     options, durability = to_options(settings), parse_durability(settings["durability"])
     client = Client(parse_endpoints(settings["endpoints"]), options=options)
     try:
-        client.scoped(timeout_s=min(CONNECT_S, options.timeout_s)).connect()
+        first = client.scoped(timeout_s=min(CONNECT_S, options.timeout_s))
+        first.connect(refused_s=REFUSED_S)
     except BaseException:
         client.close()
         raise
@@ -157,10 +160,11 @@ def parse_durability(setting: Setting) -> "Durability":
 
 def parse_endpoints(setting: Setting) -> Sequence[str]:
     """Parse a list of ``host:port``, separated by commas."""
-    endpoints = [each.strip() for each in setting.text.split(",") if each.strip()]
-    for each in endpoints:
-        if not is_endpoint(each):
-            raise setting.wrong("is not HOST:PORT, or several with commas")
+    given = [each.strip() for each in setting.text.split(",") if each.strip()]
+    try:
+        endpoints = [parse_endpoint(each) for each in given]
+    except typer.BadParameter as error:
+        raise setting.wrong(f"cannot be used: {error.message}") from None
     if not endpoints:
         raise setting.wrong("has no endpoint")
     return endpoints

@@ -15,11 +15,10 @@ from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from onelog.cli.command import Session, command
+from onelog.cli.command import Group, Session, command
 from onelog.cli.failure import EXIT_ERROR, CommandFailed
-from onelog.cli.output import note
+from onelog.cli.output import counted, note
 from onelog.cli.values import duration_s, time_ns
 
 if TYPE_CHECKING:
@@ -89,7 +88,10 @@ def _say_plan(plan: "Plan", done: "Sequence[SplitFacts]", cut_note: str) -> None
     if cut_note:
         note(cut_note)
     if done:
-        note(f"continues an interrupted export: {len(done)} of {len(plan.splits)} splits are done")
+        note(
+            "continues an interrupted export: done are "
+            f"{len(done)} of {counted(len(plan.splits), 'split')}"
+        )
     for each in plan.missing:
         note(f"shard {each.shard}: entries {each.first_index} to {each.last_index} are not kept")
     from onelog.spark.state import STATE_VIEWS
@@ -140,8 +142,8 @@ def print_outcome(
     }
     if outcome.is_new:
         text = (
-            f"exported {receipt.rows:,} rows, {receipt.size_bytes:,} bytes in "
-            f"{len(receipt.files)} files: {request.target.name}, {outcome.receipt_name}"
+            f"exported {counted(receipt.rows, 'row')}, {counted(receipt.size_bytes, 'byte')} in "
+            f"{counted(len(receipt.files), 'file')}: {request.target.name}, {outcome.receipt_name}"
         )
     else:
         text = (
@@ -171,10 +173,11 @@ def print_report(session: Session, target: str, report: "Report") -> None:
     lines = [f"{each.kind:<11} {each.name}: {each.message}" for each in shown]
     if len(report.differences) > len(shown):
         lines.append(f"and {len(report.differences) - len(shown)} more")
-    what = "good" if report.is_good else f"{len(report.differences)} differences"
+    what = "good" if report.is_good else counted(len(report.differences), "difference")
     lines.append(
-        f"{what}: {report.rows:,} rows in {report.files} files, {report.receipts} receipts; "
-        f"{report.log_compared} files compared with the log"
+        f"{what}: {counted(report.rows, 'row')} in {counted(report.files, 'file')}, "
+        f"{counted(report.receipts, 'receipt')}; "
+        f"{counted(report.log_compared, 'file')} compared with the log"
     )
     for each in (*report.notes, *(f"not compared: {each}" for each in report.log_not_compared)):
         note(each)
@@ -197,7 +200,7 @@ _CONNECTION = ("endpoints", "tls", "tls_ca", "tls_cert", "tls_key", "tls_name", 
 _HELP = "Views of the log as files: Parquet, ORC, JSON or CSV, with a receipt to verify them."
 
 
-class ExportGroup(TyperGroup):
+class ExportGroup(Group):
     """A group whose default command is ``run``: a word that is no command is a view."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -5,14 +5,13 @@ single steps, for scripts: after each of them the member lives for its session.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onelog.cli.command import Session, command, group
+from onelog.cli.command import IfMissing, Raw, Session, command, group
 from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed
-from onelog.cli.output import cell
+from onelog.cli.output import cell, counted, plain, shown_headers
 from onelog.cli.values import (
     dead_letters_name,
     duration_s,
@@ -27,7 +26,14 @@ if TYPE_CHECKING:
     from onelog import Record, RecordFilter
     from onelog.client.sync.group import Consumer, Group
 
-app = group("Consumer groups: readers that share the records of a stream.")
+app = group(
+    "Consumer groups: readers that share the records of a stream.",
+    "onelog stream create sold --if-missing",
+    "onelog stream append sold 'one pear'",
+    "onelog stream group create sold billing --from 0 --if-missing",
+    "onelog stream group list sold",
+    "onelog stream group consume sold billing --limit 1",
+)
 
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
@@ -51,7 +57,8 @@ DeadLetters = Annotated[
     str | None,
     typer.Option(
         "--dead-letters", metavar="[STREAM]",
-        help="The stream for dead records; without a value STREAM.dead{STREAM}, which is created.",
+        help="The stream for dead records, which is created if it does not exist; without a value "
+        "STREAM.dead{STREAM}.",
     ),
 ]  # fmt: skip
 Keys = Annotated[
@@ -106,15 +113,13 @@ def parse_filter(
 
 
 def _dead_letters(session: Session, stream: str, name: str | None) -> str | None:
-    """Return the name of the stream for dead letters; one that is not named is created."""
-    if name != "":
-        return name
-    from onelog.errors import AlreadyExists
-
-    own = dead_letters_name(stream)
-    with suppress(AlreadyExists):
-        session.client.stream(own).create()
-    return own
+    """Return the name of the stream for dead letters, which is created if it does not exist."""
+    if not name and name is not None:
+        name = dead_letters_name(stream)
+    if name:
+        session.check_same_shard("streams", stream, name)
+        session.client.stream(name).create(exist_ok=True)
+    return name
 
 
 @command(app)
@@ -136,6 +141,7 @@ def create(
     tags: Tags = None,
     headers: Headers = None,
     key_prefix: KeyPrefix = "",
+    if_missing: IfMissing = False,
 ) -> None:
     """Create a group; without --from and --since it begins with new records.
 
@@ -148,14 +154,18 @@ def create(
       onelog stream group create events alerts --tag alert --header severity
       onelog stream group create events mails --max-deliveries 3 --dead-letters
       onelog stream group create events mailing --shared --since now-1h
+      onelog stream group create events mailing --if-missing
     """
     from onelog import GroupConfig
 
     only = parse_filter(keys, tags, headers, key_prefix)
     dead_letters = _dead_letters(session, stream, dead_letters)
     config = GroupConfig(bool(shared), max_deliveries or 0, dead_letters or "", only)
-    _group(session, stream, name).create(from_offset=from_offset, from_ns=since, config=config)
-    session.output.result({"stream": stream, "group": name}, f"group {name} created")
+    _group(session, stream, name).create(
+        from_offset=from_offset, from_ns=since, config=config, exist_ok=if_missing
+    )
+    what = "exists" if if_missing else "created"
+    session.output.result({"stream": stream, "group": name}, f"group {name} {what}")
 
 
 @command(app)
@@ -212,6 +222,32 @@ def delete(session: Session, stream: StreamName, name: GroupName) -> None:
     """
     _group(session, stream, name).delete()
     session.output.result({"stream": stream, "group": name}, f"group {name} deleted")
+
+
+@command(app, "list", reads=True)
+def list_(session: Session, stream: StreamName) -> None:
+    """List the groups of a stream: their members, pending records and lag.
+
+    \b
+    Examples:
+      onelog stream group list events
+      onelog stream group list events --json
+    """
+    target = session.client.stream(stream)
+    names = target.info(read=session.read).groups
+    found = [(name, target.group(name).info(read=session.read)) for name in names]
+    if session.output.as_json:
+        for name, info in found:
+            session.output.line({"group": name, **plain(info)})
+        return
+    session.output.table(found, (
+        ("group", lambda each: each[0]),
+        ("members", lambda each: len(each[1].members)),
+        ("pending", lambda each: sum(part.pending_count for part in each[1].partitions)),
+        ("lag", lambda each: sum(part.lag for part in each[1].partitions)),
+        ("max deliveries", lambda each: each[1].config.max_deliveries or "no limit"),
+        ("dead letters", lambda each: each[1].config.dead_letter_stream),
+    ), nothing=f"{stream} has no group")  # fmt: skip
 
 
 @command(app, reads=True)
@@ -305,6 +341,7 @@ def consume(
         int,
         typer.Option("--limit", min=0, metavar="N", help="Stop after N records; 0: never."),
     ] = 0,
+    raw: Raw = False,
 ) -> None:
     """Print records as a member of a group, and acknowledge each; Ctrl-C ends it.
 
@@ -312,11 +349,16 @@ def consume(
     Examples:
       onelog stream group consume events billing --limit 2
       onelog stream group consume events billing --json
+      onelog stream group consume events billing --limit 1 --raw > record
     """
+    session.output.check_raw(raw)
     with _group(session, stream, name).join(limit=limit or 100) as member:
         for count, record in enumerate(member, 1):
             place = f"{record.partition}:{record.offset}"
-            session.output.line(record, f"{place}  {cell(record.key)}  {cell(record.value)}")
+            if raw:
+                session.output.raw(record.value)
+            else:
+                session.output.line(record, f"{place}  {cell(record.key)}  {cell(record.value)}")
             member.ack(record)
             if count == limit:
                 return
@@ -360,11 +402,31 @@ def leave(session: Session, stream: StreamName, name: GroupName, *, member: Memb
     session.output.result({"member_id": member}, f"member {member} left")
 
 
+@command(app)
+def heartbeat(session: Session, stream: StreamName, name: GroupName, *, member: MemberId) -> None:
+    """Keep a member alive for another session; shows its partitions. Exits with 3 if it is gone.
+
+    Every fetch does the same, and `consume` by itself.
+
+    \b
+    Examples:
+      M=$(onelog stream group join events billing)
+      onelog stream group heartbeat events billing --member $M
+    """
+    found = _member(session, stream, name, member)
+    document = {
+        "member_id": member, "generation": found.generation, "partitions": found.partitions
+    }  # fmt: skip
+    parts = cell(found.partitions) or "no partition"
+    session.output.result(document, f"generation {found.generation}, partitions: {parts}")
+
+
 RECORD_COLUMNS = (
     ("place", lambda record: f"{record.partition}:{record.offset}"),
     ("deliveries", lambda record: record.delivery_count),
     ("key", lambda record: record.key),
     ("tag", lambda record: record.tag),
+    ("headers", lambda record: shown_headers(record.headers)),
     ("value", lambda record: record.value),
 )
 
@@ -386,6 +448,7 @@ def fetch(
     places: Annotated[
         bool, typer.Option("--places", help="Print places and nothing else.")
     ] = False,
+    raw: Raw = False,
 ) -> None:
     """Fetch the next records, pending until acknowledged; exits with 3 if there is none.
 
@@ -394,10 +457,14 @@ def fetch(
       M=$(onelog stream group join events billing)
       onelog stream group fetch events billing --member $M --limit 1
     """
+    session.output.check_raw(raw, places)
     records = _member(session, stream, name, member).fetch(wait_s=wait, limit=limit)
     if places:
         for record in records:
             typer.echo(f"{record.partition}:{record.offset}")
+    elif raw:
+        for record in records:
+            session.output.raw(record.value)
     else:
         session.output.table(records, RECORD_COLUMNS)
     if not records:
@@ -418,7 +485,7 @@ def ack(
     """
     records = _records(places)
     count = _member(session, stream, name, member).ack(records)
-    session.output.result({"acked": count}, f"{count} acknowledged")
+    session.output.result({"acked": count}, f"{counted(count, 'record')} acknowledged")
 
 
 @command(app)
@@ -447,7 +514,7 @@ def nack(
     """
     records = _records(places)
     count = _member(session, stream, name, member).nack(records, delay_s=delay, reason=reason)
-    session.output.result({"nacked": count}, f"{count} failed")
+    session.output.result({"nacked": count}, f"{counted(count, 'record')} failed")
 
 
 @command(app)

@@ -12,6 +12,7 @@ import typer
 from onelog.cli.command import Session, command
 from onelog.cli.connect import CONNECT_S, parse_endpoints, to_options
 from onelog.cli.failure import CommandFailed
+from onelog.cli.output import counted
 from onelog.cli.values import duration_s
 
 if TYPE_CHECKING:
@@ -192,9 +193,8 @@ def _check(
 
     with _progress("checking", files) as advance:
         rows = sum(count_rows(file, settings.target, columns, advance) for file in files)
-    session.output.result(
-        {"files": len(files), "rows": rows}, f"{rows} rows of {len(files)} files can be imported"
-    )
+    text = f"{counted(rows, 'row')} of {counted(len(files), 'file')} can be imported"
+    session.output.result({"files": len(files), "rows": rows}, text)
 
 
 def _import(
@@ -214,9 +214,8 @@ def _import(
         receipt.write(path)
     skipped = receipt.skipped_row_count
     there = f", {skipped} of them were there already" if skipped else ""
-    session.output.result(
-        receipt.encode(), f"{receipt.row_count} rows of {len(files)} files imported{there}"
-    )
+    text = f"{counted(receipt.row_count, 'row')} of {counted(len(files), 'file')} imported{there}"
+    session.output.result(receipt.encode(), text)
 
 
 @contextmanager

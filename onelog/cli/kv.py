@@ -13,7 +13,7 @@ import typer
 
 from onelog.cli.command import RoutingKey, Session, command, group
 from onelog.cli.failure import EXIT_NOT_FOUND, EXIT_REFUSED, CommandFailed
-from onelog.cli.output import progress, to_text
+from onelog.cli.output import counted, progress, to_text
 from onelog.cli.values import (
     duration_s,
     lifetime_s,
@@ -102,7 +102,7 @@ def revoke(session: Session, lease_id: LeaseId, *, key: OfKey) -> None:
       onelog kv lease revoke $ID --key 'online{ann}'
     """
     count = session.client.kv.find_lease(lease_id, key=to_bytes(key)).revoke()
-    session.output.result({"deleted": count}, f"{count} keys deleted")
+    session.output.result({"deleted": count}, f"{counted(count, 'key')} deleted")
 
 
 def register(app: typer.Typer) -> None:
@@ -266,9 +266,20 @@ def json_delete(session: Session, key: KeyText, path: PathText) -> None:
 
 # Commands
 
+RESERVED = (b"_ts:", b"cg:")  # how keys begin that only the database writes
+U32_MAX = (1 << 32) - 1
 IMPORT_CHUNK = 1_000  # keys that are read from the input before they are sent
 
-app = group("Keys: put, get, list, watch, lock, transactions, leases.")
+app = group(
+    "Keys: put, get, list, watch, lock, transactions, leases.",
+    "onelog kv put greeting hello",
+    "onelog kv get greeting",
+    "onelog kv put session:1 abc --ttl 30m",
+    "onelog kv list session:",
+    "onelog kv increment visits --by 5",
+    "onelog kv watch user: --from start --limit 1",
+    "onelog kv delete greeting",
+)
 app.add_typer(json_app, name="json")
 app.add_typer(lease_app, name="lease")
 register(app)
@@ -354,7 +365,8 @@ def get(
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="The keys.")],
     *,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Print the value and nothing else, not even a newline.")
+        bool,
+        typer.Option("--raw", help="Print the bytes of the value and nothing else, no newline."),
     ] = False,
     details: Annotated[
         bool, typer.Option("--details", help="Show version, expiry and lease as well.")
@@ -371,12 +383,15 @@ def get(
       onelog kv get greeting --details
       onelog kv get greeting --stale
     """
+    session.output.check_raw(raw, details)
+    if raw and len(keys) > 1:
+        raise CommandFailed("USAGE", "--raw is for one key")
     names = [to_bytes(key, escaped=escaped) for key in keys]
     found = session.client.kv.get_many(names, read=session.read)
     there = [item for item in found if item is not None]
     output = session.output
     if len(names) == 1 and there and not details and not output.as_json:
-        output.raw(there[0].value, with_newline=not raw)
+        (output.raw if raw else output.value)(there[0].value)
     elif len(names) == 1 and there:
         item = there[0]
         output.listing(item, [(title, value(item)) for title, value in ITEM_COLUMNS])
@@ -408,7 +423,7 @@ def delete(
     kv = session.client.kv
     names = [to_bytes(key, escaped=escaped) for key in keys]
     deleted = sum(kv.delete(name, expected_version=expect) for name in names)
-    session.output.result({"deleted": deleted}, f"{deleted} deleted")
+    session.output.result({"deleted": deleted}, f"{counted(deleted, 'key')} deleted")
     if not deleted:
         raise typer.Exit(EXIT_NOT_FOUND)
 
@@ -437,7 +452,7 @@ def delete_range(
         count = session.client.kv.delete_range(
             **_range(prefix, first, last, escaped), routing_key=to_bytes(shard_of, escaped=escaped)
         )
-    session.output.result({"deleted": count}, f"{count} deleted")
+    session.output.result({"deleted": count}, f"{counted(count, 'key')} deleted")
 
 
 @command(app, "list", reads=True)
@@ -450,10 +465,16 @@ def list_(
     limit: Annotated[int, typer.Option("--limit", min=0, metavar="N", help="At most N.")] = 0,
     reverse: Annotated[bool, typer.Option("--reverse", help="In descending order.")] = False,
     keys_only: Annotated[bool, typer.Option("--keys-only", help="Without values.")] = False,
+    reserved: Annotated[
+        bool, typer.Option("--reserved", help="Also the database's own keys: _ts:…, cg:….")
+    ] = False,
     shard_of: RoutingKey = "",
     escaped: Escaped = False,
 ) -> None:
     """List keys in order. With --json one line each, which `kv import` accepts.
+
+    Without a prefix and bounds the keys in which the database keeps settings of measurements and
+    groups are left out.
 
     \b
     Examples:
@@ -462,14 +483,19 @@ def list_(
       onelog kv list --from user:5 --to user:7 --reverse
       onelog kv list user: --keys-only --json
     """
+    hides = not reserved and prefix is None and first is None and last is None
+    hides = hides and limit <= U32_MAX  # the client refuses more
     items: Iterator[Item] = session.client.kv.scan(
         **_range(prefix, first, last, escaped),
-        limit=limit,
+        limit=0 if hides else limit,
         reverse=reverse,
         keys_only=keys_only,
         routing_key=to_bytes(shard_of, escaped=escaped),
         read=session.read,
     )
+    if hides:
+        items = (item for item in items if not item.key.startswith(RESERVED))
+        items = islice(items, limit) if limit else items
     if keys_only:
         without = ({"key": item.key, "version": item.version} for item in items)
         columns = (("key", lambda row: row["key"]), ("version", lambda row: row["version"]))
@@ -514,7 +540,7 @@ def import_(
             kv.put_many(chunk, ttl_s=ttl)
             count += len(chunk)
             advance(len(chunk))
-    session.output.result({"imported": count}, f"{count} imported")
+    session.output.result({"imported": count}, f"{counted(count, 'key')} imported")
 
 
 @command(app, reads=True)
@@ -591,7 +617,7 @@ def append(
     """
     data = read_value(value, file, escaped=escaped)
     size = session.client.kv.append(to_bytes(key, escaped=escaped), data)
-    session.output.result({"size": size}, f"{size} bytes")
+    session.output.result({"size": size}, counted(size, "byte"))
 
 
 @command(app)

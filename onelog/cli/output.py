@@ -18,8 +18,13 @@ from dataclasses import fields, is_dataclass
 from itertools import islice, pairwise
 from typing import Any
 
+from onelog.cli.failure import CommandFailed
+from onelog.cli.values import shown_time
+
 # Rows that are held to find the widths of columns; more rows make another table.
 TABLE_ROWS_MAX = 500
+_PLURALS = {"entry": "entries", "series": "series"}
+TIME_HEADERS = frozenset(("dlq.last_failure",))  # of dead letters, in nanoseconds
 CELL_SIZE_MAX = 200  # characters of a value in a table; JSON and ``get`` have all of it
 
 Column = tuple[str, Callable[[Any], Any]]
@@ -37,6 +42,10 @@ class Output:
             self._write(json.dumps(plain(document), indent=2, ensure_ascii=False))
         else:
             self._write(printable(text))
+
+    def document(self, document: Any) -> None:
+        """Print a document, for people and scripts alike."""
+        self._write(json.dumps(plain(document), indent=2, ensure_ascii=False))
 
     def listing(self, document: Any, rows: Iterable[tuple[str, Any]]) -> None:
         """Print one thing: a document, or its fields line by line."""
@@ -73,13 +82,23 @@ class Output:
         self._write(shown)
         sys.stdout.flush()
 
-    def raw(self, data: bytes, *, with_newline: bool) -> None:
-        """Print the bytes of a value; escaped if the output is a terminal."""
+    def value(self, data: bytes) -> None:
+        """Print a value and a newline; escaped if the output is a terminal."""
         if sys.stdout.isatty():
             self._write("\n".join(printable(line) for line in to_text(data).split("\n")))
-            return
+        else:
+            self.raw(data + b"\n")
+
+    def raw(self, data: bytes) -> None:
+        """Print these bytes and nothing else, wherever they go."""
         sys.stdout.flush()
-        sys.stdout.buffer.write(data + (b"\n" if with_newline else b""))
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()  # a reader may be waiting for it
+
+    def check_raw(self, raw: bool, *others: bool) -> None:  # noqa: FBT001 - as it was given
+        """Refuse ``--raw`` with another form of output."""
+        if raw and (self.as_json or any(others)):
+            raise CommandFailed("USAGE", "--raw goes with no other form of output and no command")
 
     def _write(self, text: str) -> None:
         sys.stdout.write(text + "\n")
@@ -129,6 +148,21 @@ def cell(value: Any) -> str:
         case _:
             shown = printable(str(value))
     return shown if len(shown) <= CELL_SIZE_MAX else shown[: CELL_SIZE_MAX - 1] + "…"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with what it counts, in the singular or plural: ``1 key``, ``2 entries``."""
+    if number != 1:
+        noun = _PLURALS.get(noun) or f"{noun}s"
+    return f"{number:,} {noun}"
+
+
+def shown_headers(headers: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return headers as people read them: the database's own times are not nanoseconds."""
+    return {
+        name: shown_time(int(value)) if name in TIME_HEADERS and value.isdigit() else value
+        for name, value in headers.items()
+    }
 
 
 def plain(value: Any) -> Any:
@@ -195,9 +229,16 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
 # Protobuf messages
 
 
-def to_document(message: Any) -> dict[str, Any]:
-    """Convert a protobuf message to a document, with all of its fields by their proto names."""
-    return {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
+def to_document(message: Any, *, with_unset: bool = True) -> dict[str, Any]:
+    """Convert a protobuf message to a document, by the proto names of its fields.
+
+    ``with_unset``: all fields, else those that differ from their defaults.
+    """
+    if with_unset:
+        return {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
+    return {
+        field.name: _value(message, field, with_unset=False) for field, _ in message.ListFields()
+    }
 
 
 def to_word(enum: Any, value: int) -> str:
@@ -210,21 +251,29 @@ def shown_hash(number: int) -> str:
     return f"{number:016x}"
 
 
-def _value(message: Any, field: Any) -> Any:
+def enum_words(enum: Any) -> dict[str, int]:
+    """Return the values of an enum by their words; ``enum`` is its descriptor."""
+    return {_word(enum, number): number for number in enum.values_by_number}
+
+
+def _value(message: Any, field: Any, *, with_unset: bool = True) -> Any:
     value = getattr(message, field.name)
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         of_map = field.message_type.fields_by_name["value"]
-        return {str(key): _one(of_map, each) for key, each in sorted(value.items())}
+        return {
+            str(key): _one(of_map, each, with_unset=with_unset)
+            for key, each in sorted(value.items())
+        }
     if field.is_repeated:
-        return [_one(field, each) for each in value]
+        return [_one(field, each, with_unset=with_unset) for each in value]
     if field.message_type is not None and not message.HasField(field.name):
         return None
-    return _one(field, value)
+    return _one(field, value, with_unset=with_unset)
 
 
-def _one(field: Any, value: Any) -> Any:
+def _one(field: Any, value: Any, *, with_unset: bool) -> Any:
     if field.message_type is not None:
-        return to_document(value)
+        return to_document(value, with_unset=with_unset)
     if field.enum_type is not None:
         return _word(field.enum_type, value)
     # The fixed64 fields of the API are hashes, which are shown in hex.

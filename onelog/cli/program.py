@@ -10,9 +10,10 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from onelog.cli import completion, serve
+from onelog.cli.command import Group, first_sentence
 from onelog.cli.log import commands, state
 
 GROUPS = {
@@ -26,6 +27,8 @@ GROUPS = {
     ),
     "watch": ("onelog.cli.watch", "Watch changes in all models as they happen."),
     "transact": ("onelog.cli.transact", "Change several things atomically."),
+    "ping": ("onelog.cli.admin:ping_app", "Whether the nodes answer, and how fast."),
+    "call": ("onelog.cli.call", "Any call of the API, with JSON."),
     "admin": ("onelog.cli.admin", "Status, members, leaders, snapshots, namespaces."),
     "cluster": ("onelog.cli.cluster.commands", "A cluster on this machine: up, kill, restart."),
     "spark": ("onelog.cli.spark", "The zip that Spark executors need."),
@@ -36,8 +39,15 @@ GROUPS = {
     "completion": ("onelog.cli.completion", "A script that completes commands in your shell."),
 }
 
+# How the help of the root shows them.
+SECTIONS = {
+    "Data": ("kv", "queue", "stream", "ts", "watch", "transact", "import", "export"),
+    "Servers": ("serve", "config", "cluster", "ping", "admin", "log"),
+    "Tools": ("demo", "bench", "explain", "call", "spark", "completion"),
+}
 
-class Program(TyperGroup):
+
+class Program(Group):
     """The root command; imports a group of GROUPS when it is used."""
 
     def __init__(self, **settings: Any) -> None:
@@ -52,25 +62,39 @@ class Program(TyperGroup):
         """Import a command and return it."""
         if self._unloaded.pop(cmd_name, None) is not None:
             module, text = GROUPS[cmd_name]
-            loaded = typer.main.get_command(import_module(module).app)
+            module, _, name = module.partition(":")
+            loaded = typer.main.get_command(getattr(import_module(module), name or "app"))
             loaded.name = cmd_name
             loaded.short_help = text
             self.commands[cmd_name] = loaded
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
-        """List the commands without importing them."""
-        limit = formatter.width - 6 - max(map(len, self.commands))
-        with formatter.section("Commands"):
-            formatter.write_dl(
-                [(name, each.get_short_help_str(limit)) for name, each in self.commands.items()]
-            )
+        """List the commands by what they are for, without importing them."""
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, first_sentence(self.commands[name])) for name in names])
 
 
 app = typer.Typer(
     name="onelog",
     cls=Program,
-    help="onelog: one replicated, typed, append-only log.",
+    help="""onelog: a replicated database of keys, queues, streams and time series on one log.
+
+Each command has --help with examples. Flags like -e HOST:PORT, -n NAMESPACE and --json may stand
+before or behind the command; without -e the server is at 127.0.0.1:7400.
+
+\b
+Examples:
+  onelog serve                          # a database in ./onelog-data
+  onelog ping                           # is it there?
+  onelog kv put greeting hello
+  onelog kv get greeting
+  onelog queue create work --max-deliveries 3 --dead-letters
+  onelog queue enqueue work 'resize 1.jpg'
+  onelog queue consume work --limit 1
+  onelog -e 10.0.0.1:7400 --json admin status
+""",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

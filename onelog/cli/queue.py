@@ -9,17 +9,17 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onelog.cli.command import RoutingKey, Session, command, group
+from onelog.cli.command import IfMissing, Raw, RoutingKey, Session, command, group
 from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed, find_exit_code
-from onelog.cli.output import cell, progress
+from onelog.cli.output import cell, counted, progress, shown_headers
 from onelog.cli.values import (
     dead_letters_name,
     duration_s,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from onelog.client.sync.queue import Queue
     from onelog.client.values import QueueInfo, Settled
 
+LOOK_S = 0.1  # how often the progress of a redrive is checked
 ENQUEUE_CHUNK = 1_000  # lines that are read from the input before they are sent
 VISIBILITY_S = 30.0
 STOP_S = 86_400.0  # how long commands under way may take to end after Ctrl-C
@@ -121,7 +122,7 @@ def enqueue(
         if body not in (None, "-") or dedup_id:
             raise CommandFailed("USAGE", "--lines takes no body and no --dedup-id")
         count = _enqueue_lines(target, file, settings)
-        session.output.result({"enqueued": count}, f"{count} enqueued")
+        session.output.result({"enqueued": count}, f"{counted(count, 'message')} enqueued")
         return
     (enqueued,) = target.enqueue_many([NewMessage(read_value(body, file), **settings)])
     session.output.result(enqueued, str(enqueued.message_id))
@@ -144,7 +145,7 @@ MESSAGE_COLUMNS = (
     ("deliveries", lambda message: message.delivery_count),
     ("priority", lambda message: message.priority),
     ("leased until", lambda message: shown_time(message.lease_expires_ns)),
-    ("headers", lambda message: message.headers),
+    ("headers", lambda message: shown_headers(message.headers)),
     ("body", lambda message: message.body),
 )
 
@@ -166,6 +167,7 @@ def lease(
     receipts: Annotated[
         bool, typer.Option("--receipts", help="Print receipts and nothing else.")
     ] = False,
+    raw: Raw = False,
 ) -> None:
     """Lease messages and print their receipts; exits with 3 if there is none.
 
@@ -175,11 +177,16 @@ def lease(
     Examples:
       onelog queue lease 'jobs{jobs}' --count 10 --visibility 1m
       onelog queue lease 'jobs{jobs}' --wait 5s --json
+      onelog queue lease 'jobs{jobs}' --raw > body
     """
+    session.output.check_raw(raw, receipts)
     messages = session.client.queue(queue).lease(count, visibility_s=visibility, wait_s=wait)
     if receipts:
         for message in messages:
             typer.echo(f"{message.message_id}:{message.token}")
+    elif raw:
+        for message in messages:
+            session.output.raw(message.body)
     else:
         session.output.table(messages, MESSAGE_COLUMNS)
     if not messages:
@@ -202,6 +209,7 @@ def consume(
     concurrency: Annotated[
         int, typer.Option("--concurrency", min=1, max=256, metavar="N", help="Commands at a time.")
     ] = 1,
+    raw: Raw = False,
 ) -> None:
     """Print messages as they arrive, and acknowledge each that was printed; Ctrl-C ends it.
 
@@ -214,14 +222,19 @@ def consume(
       onelog queue consume 'jobs{jobs}' --limit 2
       onelog queue consume 'jobs{jobs}' --json
       onelog queue consume 'jobs{jobs}' --limit 2 --concurrency 2 -- sh -c 'cat; echo'
+      onelog queue consume 'jobs{jobs}' --limit 1 --raw > body
     """
+    session.output.check_raw(raw, bool(arguments))
     target = session.client.queue(queue)
     if arguments:
         _work(target, arguments, limit, visibility, concurrency)
         return
     messages = target.consume(credit=1 if limit else 100, visibility_s=visibility)
     for count, message in enumerate(messages, 1):
-        session.output.line(message, f"{message.message_id}  {cell(message.body)}")
+        if raw:
+            session.output.raw(message.body)
+        else:
+            session.output.line(message, f"{message.message_id}  {cell(message.body)}")
         target.ack(message)
         if count == limit:
             return
@@ -359,6 +372,7 @@ def peek(
     since: Annotated[
         int, typer.Option("--since", metavar="WHEN", parser=time_ns, help="Enqueued since.")
     ] = "0",  # type: ignore[assignment] # typer parses it
+    raw: Raw = False,
 ) -> None:
     """Show messages in the order of their ids, without leasing them.
 
@@ -366,7 +380,9 @@ def peek(
     Examples:
       onelog queue peek 'jobs{jobs}'
       onelog queue peek 'jobs.dead{jobs}' --since now-1h --json
+      onelog queue peek 'jobs{jobs}' --limit 1 --raw > body
     """
+    session.output.check_raw(raw)
     messages: Iterator[Message] = iter(
         session.client.queue(queue).peek(limit, from_id=from_id, from_ns=since, read=session.read)
     )
@@ -377,15 +393,27 @@ def peek(
         ("priority", lambda message: message.priority),
         ("due", lambda message: shown_time(message.due_ns) if message.due_ns else None),
         ("enqueued", lambda message: shown_time(message.enqueued_ns)),
-        ("headers", lambda message: message.headers),
+        ("headers", lambda message: shown_headers(message.headers)),
         ("body", lambda message: message.body),
     )
+    if raw:
+        for message in messages:
+            session.output.raw(message.body)
+        return
     session.output.table(messages, columns, nothing=f"{queue} is empty")
 
 
 # Commands
 
-app = group("Queues: enqueue, consume, acknowledge, dead letters.")
+app = group(
+    "Queues: enqueue, consume, acknowledge, dead letters.",
+    "onelog queue create mail --max-deliveries 3 --dead-letters --if-missing",
+    "seq 5 | onelog queue enqueue mail --lines",
+    "onelog queue consume mail --limit 2 -- sh -c 'echo working on $(cat)'",
+    "onelog queue ack mail $(onelog queue lease mail --receipts)",
+    "onelog queue peek 'mail.dead{mail}'",
+    "onelog queue redrive 'mail.dead{mail}'",
+)
 schedule_app = group("Messages that a queue enqueues by itself, by a cron expression in UTC.")
 register(app)
 app.add_typer(schedule_app, name="schedule")
@@ -407,7 +435,8 @@ DeadLetters = Annotated[
     str | None,
     typer.Option(
         "--dead-letters", metavar="[QUEUE]",
-        help="The queue for dead messages; without a value QUEUE.dead{QUEUE}, which is created.",
+        help="The queue for dead messages, which is created if it does not exist; without a value "
+        "QUEUE.dead{QUEUE}.",
     ),
 ]  # fmt: skip
 Visibility = Annotated[
@@ -435,15 +464,13 @@ Backoff = Annotated[
 
 
 def _dead_letters(session: Session, queue: str, name: str | None) -> str | None:
-    """Return the name of the queue for dead letters; one that is not named is created."""
-    if name != "":
-        return name
-    from onelog.errors import AlreadyExists
-
-    own = dead_letters_name(queue)
-    with suppress(AlreadyExists):
-        session.client.queue(own).create()
-    return own
+    """Return the name of the queue for dead letters, which is created if it does not exist."""
+    if not name and name is not None:
+        name = dead_letters_name(queue)
+    if name:
+        session.check_same_shard("queues", queue, name)
+        session.client.queue(name).create(exist_ok=True)
+    return name
 
 
 def _changed(config: "QueueConfig", **given: Any) -> "QueueConfig":
@@ -468,14 +495,18 @@ def create(
     dedup_max: DedupMax = None,
     messages_max: MessagesMax = None,
     backoff: Backoff = None,
+    if_missing: IfMissing = False,
 ) -> None:
     """Create a queue; exits with 4 if it exists.
+
+    With several shards a queue and that of its dead letters need the same {tag}, as names without a
+    value for --dead-letters have.
 
     \b
     Examples:
       onelog queue create work --max-deliveries 5 --dead-letters
-      onelog queue create 'jobs.dead{jobs}'
       onelog queue create 'jobs{jobs}' --max-deliveries 5 --dead-letters 'jobs.dead{jobs}'
+      onelog queue create work --if-missing
     """
     from onelog import QueueConfig
 
@@ -485,8 +516,9 @@ def create(
         visibility_s=visibility, ageing_s=ageing, ttl_s=ttl, dedup_window_s=dedup_window,
         dedup_max=dedup_max, messages_max=messages_max, backoff_s=backoff,
     )  # fmt: skip
-    queue_id = session.client.queue(queue).create(config)
-    session.output.result({"queue": queue, "queue_id": queue_id}, f"queue {queue} created")
+    queue_id = session.client.queue(queue).create(config, exist_ok=if_missing)
+    what = "exists" if if_missing else "created"
+    session.output.result({"queue": queue, "queue_id": queue_id}, f"queue {queue} {what}")
 
 
 @command(app)
@@ -593,13 +625,15 @@ def _rows(info: "QueueInfo") -> list[tuple[str, Any]]:
         ("redriven", info.redriven),
         ("cancelled", info.cancelled),
         ("purged", info.purged),
+        ("dead letters arrived", info.arrived),
+        ("dead letters moved", info.moved),
         ("deduplicated", info.deduplicated),
         ("max deliveries", config.max_deliveries or "no limit"),
         ("dead letters", config.dead_letter_queue),
         ("visibility", shown_duration(config.visibility_s)),
         ("ageing", shown_duration(config.ageing_s) if config.ageing_s else "priority is strict"),
         ("lifetime", shown_duration(config.ttl_s) if config.ttl_s else "for ever"),
-        ("dedup", f"{config.dedup_max} ids for {shown_duration(config.dedup_window_s)}"),
+        ("dedup", f"{counted(config.dedup_max, 'id')} for {shown_duration(config.dedup_window_s)}"),
         ("holds", config.messages_max or "no limit"),
         ("backoff", backoff),
     ]
@@ -690,7 +724,7 @@ def purge(
         count = session.client.queue(queue).purge(
             below_id=below_id, before_ns=before, leased_too=leased_too
         )
-    session.output.result({"purged": count}, f"{count} purged")
+    session.output.result({"purged": count}, f"{counted(count, 'message')} purged")
 
 
 @command(app)
@@ -722,17 +756,47 @@ def redrive(
         int, typer.Option("--rate", min=0, metavar="N", help="At most N a second.")
     ] = 0,
 ) -> None:
-    """Move dead letters back to their queues, in the background; print the id of the redrive.
+    """Move dead letters back to their queues; says how many it has moved.
+
+    The server moves them, also after this command has ended: with --rate that takes its time.
+    `queue show` counts what was moved, and cancel-redrive stops it.
 
     \b
     Examples:
-      onelog queue redrive 'jobs.dead{jobs}' --rate 100
+      onelog queue redrive 'jobs.dead{jobs}'
+      onelog queue redrive 'jobs.dead{jobs}' --rate 100 --failure timeout
     """
-    redrive_id = session.client.queue(queue).redrive(
+    dead_letters = session.client.queue(queue)
+    before = dead_letters.info()
+    redrive_id = dead_letters.redrive(
         target=target, first_id=first_id, last_id=last_id, failed_from_ns=failed_from,
         failed_until_ns=failed_until, failure_contains=failure, limit=limit, rate_per_s=rate,
     )  # fmt: skip
-    session.output.result({"redrive_id": redrive_id}, f"redrive {redrive_id} started")
+    there = before.ready + before.delayed
+    expected = min(limit or there, there)
+    chooses = any((first_id, last_id, failed_from, failed_until, failure))
+    patience_s = 0.0 if chooses or rate else session.timeout_s
+    moved = _await_moved(dead_letters, before, expected, patience_s)
+    is_done = moved >= expected
+    place = f"to {target}" if target else "back"
+    text = f"redrive {redrive_id}: {counted(moved, 'message')} moved {place}"
+    if not is_done:
+        text += f", of {there} there; it goes on while any is left that fits"
+    document = {"redrive_id": redrive_id, "moved": moved, "there": there, "done": is_done}
+    session.output.result(document, text)
+
+
+def _await_moved(
+    dead_letters: "Queue", before: "QueueInfo", expected: int, patience_s: float
+) -> int:
+    """Return how many dead letters were moved: all that are expected, or those of a while."""
+    ends_s = monotonic() + patience_s
+    while True:
+        now = dead_letters.info()
+        moved = now.moved - before.moved
+        if moved >= expected or not now.ready + now.delayed or monotonic() >= ends_s:
+            return moved
+        sleep(LOOK_S)
 
 
 @command(app, "cancel-redrive")

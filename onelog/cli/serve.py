@@ -16,12 +16,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from onelog.cli.command import Group
 from onelog.cli.failure import EXIT_STATE_DIVERGED, CommandFailed
 
 HELP_FLAGS = ("--help", "-h")
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
-config_app = typer.Typer(help="Show the settings of a server.", rich_markup_mode=None)
+config_app = typer.Typer(help="Show the settings of a server.", cls=Group, rich_markup_mode=None)
 
 
 class SettingsCommand(TyperCommand):

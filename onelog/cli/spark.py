@@ -5,19 +5,10 @@ from typing import Annotated
 
 import typer
 
-from onelog.cli.output import Output
+from onelog.cli.command import group
+from onelog.cli.output import Output, counted
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="What a Spark cluster needs to read and write this database.",
-)
-
-
-@app.callback()
-def group() -> None:
-    """What a Spark cluster needs to read and write this database."""
+app = group("What a Spark cluster needs to read and write this database.")
 
 
 @app.command("zip")
@@ -44,4 +35,5 @@ def make_zip(
     count = write_zip(path)
     size = path.stat().st_size
     shown = {"path": str(path), "modules": count, "bytes": size}
-    Output(as_json=as_json).result(shown, f"{path}: {count} modules, {size:,} bytes")
+    text = f"{path}: {counted(count, 'module')}, {counted(size, 'byte')}"
+    Output(as_json=as_json).result(shown, text)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onelog.cli import groups
-from onelog.cli.command import RoutingKey, Session, command, group
+from onelog.cli.command import IfMissing, Raw, RoutingKey, Session, command, group
 from onelog.cli.failure import CommandFailed
 from onelog.cli.groups import Headers, KeyPrefix, Keys, Tags, parse_filter
-from onelog.cli.output import cell, progress
+from onelog.cli.output import cell, counted, progress, shown_headers
 from onelog.cli.values import (
     duration_s,
     parse_headers,
@@ -32,7 +32,14 @@ if TYPE_CHECKING:
 
 APPEND_CHUNK = 1_000  # lines that are read from the input before they are sent
 
-app = group("Streams: append, read, tail, consumer groups.")
+app = group(
+    "Streams: append, read, tail, consumer groups.",
+    "onelog stream create orders --if-missing",
+    "onelog stream append orders 'two apples' --key ann",
+    "onelog stream tail orders --from 0 --limit 1",
+    "onelog stream group create orders billing --from 0 --if-missing",
+    "onelog stream group consume orders billing --limit 1",
+)
 app.add_typer(groups.app, name="group")
 
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
@@ -73,6 +80,7 @@ def create(
     size: SizeMax = None,
     count: CountMax = None,
     past_groups: PastGroups = None,
+    if_missing: IfMissing = False,
 ) -> None:
     """Create a stream; exits with 4 if it exists.
 
@@ -80,14 +88,18 @@ def create(
     Examples:
       onelog stream create events
       onelog stream create clicks --partitions 4 --age 7d
+      onelog stream create events --if-missing
     """
     from onelog import Retention
 
     retention = _retention(
         Retention(), age_s=age, size_max=size, count_max=count, past_groups=past_groups
     )
-    stream_id = session.client.stream(stream).create(partitions=partitions, retention=retention)
-    session.output.result({"stream": stream, "stream_id": stream_id}, f"stream {stream} created")
+    stream_id = session.client.stream(stream).create(
+        partitions=partitions, retention=retention, exist_ok=if_missing
+    )
+    what = "exists" if if_missing else "created"
+    session.output.result({"stream": stream, "stream_id": stream_id}, f"stream {stream} {what}")
 
 
 @command(app)
@@ -167,8 +179,8 @@ def show(session: Session, stream: StreamName) -> None:
     if not session.output.as_json:
         columns = (
             ("partition", lambda each: each.partition),
-            ("first offset", lambda each: each.first_offset),
-            ("last offset", lambda each: each.last_offset),
+            ("first offset", lambda each: each.first_offset if each.record_count else None),
+            ("last offset", lambda each: each.last_offset if each.record_count else None),
             ("records", lambda each: each.record_count),
             ("bytes", lambda each: each.size),
         )
@@ -180,8 +192,8 @@ def _rows(info: "StreamInfo") -> list[tuple[str, Any]]:
     kept = info.retention
     bounds = [
         shown_duration(kept.age_s) if kept.age_s else "",
-        f"{kept.size_max} bytes" if kept.size_max else "",
-        f"{kept.count_max} records" if kept.count_max else "",
+        counted(kept.size_max, "byte") if kept.size_max else "",
+        counted(kept.count_max, "record") if kept.count_max else "",
     ]
     return [
         ("stream", info.stream),
@@ -235,7 +247,7 @@ def append(
         if value not in (None, "-"):
             raise CommandFailed("USAGE", "--lines takes no value")
         count = _append_lines(target, file, settings)
-        session.output.result({"appended": count}, f"{count} appended")
+        session.output.result({"appended": count}, f"{counted(count, 'record')} appended")
         return
     (appended,) = target.append_many([NewRecord(read_value(value, file), **settings)])
     session.output.result(appended, f"offset {appended.offset} of partition {appended.partition}")
@@ -258,7 +270,7 @@ RECORD_COLUMNS = (
     ("time", lambda record: shown_time(record.timestamp_ns) if record.timestamp_ns else None),
     ("key", lambda record: record.key),
     ("tag", lambda record: record.tag),
-    ("headers", lambda record: record.headers),
+    ("headers", lambda record: shown_headers(record.headers)),
     ("value", lambda record: record.value if record.gap is None else shown_gap(record)),
 )
 
@@ -291,6 +303,7 @@ def read(
     tags: Tags = None,
     headers: Headers = None,
     key_prefix: KeyPrefix = "",
+    raw: Raw = False,
 ) -> None:
     """Print the records of one partition that exist now.
 
@@ -298,12 +311,18 @@ def read(
     Examples:
       onelog stream read events --limit 10
       onelog stream read events --since now-1h --key ann --json
+      onelog stream read events --limit 1 --raw > record
     """
+    session.output.check_raw(raw)
     records: Iterator[Record] = session.client.stream(stream).read(
         from_offset=from_offset, from_ns=since, to_offset=to_offset, partition=partition or 0,
         only=parse_filter(keys, tags, headers, key_prefix), read=session.read,
     )  # fmt: skip
     chosen = islice(records, min(limit, sys.maxsize)) if limit else records
+    if raw:
+        for record in chosen:
+            session.output.raw(record.value)
+        return
     session.output.table(chosen, RECORD_COLUMNS, nothing="there is no such record")
 
 
@@ -331,6 +350,7 @@ def tail(
     tags: Tags = None,
     headers: Headers = None,
     key_prefix: KeyPrefix = "",
+    raw: Raw = False,
 ) -> None:
     """Print records as they are appended; Ctrl-C ends it.
 
@@ -341,9 +361,11 @@ def tail(
     Examples:
       onelog stream tail events --from 0 --limit 3
       onelog stream tail events clicks --json
+      onelog stream tail events --limit 1 --raw > record
     """
     from onelog.cli.watch import note_cursor, parse_cursor, shown_cursor
 
+    session.output.check_raw(raw)
     token = None if cursor is None else parse_cursor(cursor)
     only = parse_filter(keys, tags, headers, key_prefix)
     if len(streams) == 1:
@@ -363,12 +385,15 @@ def tail(
                 document["cursor"] = shown_cursor(tailing.cursor)
                 name = f"{record.stream}  " if len(streams) > 1 else ""
                 value = cell(record.value) if record.gap is None else shown_gap(record)
-                output.line(document, f"{name}{record.offset}  {cell(record.key)}  {value}")
+                if raw:
+                    output.raw(record.value)
+                else:
+                    output.line(document, f"{name}{record.offset}  {cell(record.key)}  {value}")
                 if count == limit:
                     break
     finally:
         start = "" if from_offset is None else f"--from {from_offset} "
-        start += f"--since {since} " if since else ""
+        start += f"--since {shown_time(since)} " if since else ""
         note_cursor(output, f"{start}--cursor", tailing.cursor, begun)
 
 
@@ -416,7 +441,7 @@ def trim(
         return
     columns = (
         ("partition", lambda each: each.left.partition),
-        ("first offset", lambda each: each.left.first_offset),
+        ("first offset", lambda each: each.left.first_offset if each.left.record_count else None),
         ("records", lambda each: each.left.record_count),
         ("bytes", lambda each: each.left.size),
         ("kept for group", lambda each: each.kept_for_group),

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from onelog.cli.command import RoutingKey, Session, command, group
+from onelog.cli.command import IfMissing, RoutingKey, Session, command, group
 from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed
-from onelog.cli.output import cell, note, progress
+from onelog.cli.output import cell, counted, note, progress
 from onelog.cli.values import duration_s, read_lines, shown_duration, shown_time, time_ns
 
 if TYPE_CHECKING:
@@ -106,7 +106,12 @@ def rule_delete(session: Session, measurement: MeasurementName, name: RuleName) 
 
 # Commands
 
-app = group("Time series: write, import, query, downsample.")
+app = group(
+    "Time series: write, import, query, downsample.",
+    "onelog ts write 'load,host=a one=0.5 now-2m' 'load,host=a one=0.9 now-1m'",
+    "onelog ts query load one --from now-1h --chart",
+    "onelog ts query load one --by host -a mean --window 1m",
+)
 app.add_typer(rule_app, name="rule")
 
 _MATCHER = re.compile(r"([^!=~]+)(=~|!~|!=|=)(.*)", re.DOTALL)
@@ -163,18 +168,21 @@ def create(
     duplicates: Duplicates = None,
     keep: Retention = None,
     series_max: SeriesMax = None,
+    if_missing: IfMissing = False,
 ) -> None:
     """Create a measurement with these settings; a first write creates one with defaults.
 
     \b
     Examples:
       onelog ts create disk --keep 30d --duplicates last
+      onelog ts create disk --if-missing
     """
     from onelog import MeasurementConfig
 
     config = _config(MeasurementConfig(), duplicates, keep, series_max)
-    session.client.ts.create(measurement, config)
-    session.output.result({"measurement": measurement}, f"measurement {measurement} created")
+    session.client.ts.create(measurement, config, exist_ok=if_missing)
+    what = "exists" if if_missing else "created"
+    session.output.result({"measurement": measurement}, f"measurement {measurement} {what}")
 
 
 @command(app)
@@ -352,7 +360,7 @@ def _write(session: Session, points: "Iterable[Point]") -> None:
             advance(count)
     session.output.result(
         {"points": point_count, "values": value_count},
-        f"{value_count} values of {point_count} points written",
+        f"{counted(value_count, 'value')} of {counted(point_count, 'point')} written",
     )
 
 
@@ -486,7 +494,7 @@ def delete_points(
     count = session.client.ts.delete(
         measurement, where=parse_matchers(where), first_ns=first, last_ns=last
     )
-    session.output.result({"series": count}, f"points of {count} series deleted")
+    session.output.result({"series": count}, f"points of {counted(count, 'series')} deleted")
     if not count:
         note("no series matches")
 
@@ -541,7 +549,7 @@ def parse_csv(
     for number, cells in rows:
         where = f"line {number}"
         if len(cells) != len(columns):
-            raise _wrong(where, f"has not {len(columns)} columns")
+            raise _wrong(where, f"does not have {counted(len(columns), 'column')}")
         row = dict(zip(columns, cells, strict=True))
         fields = {
             name: _value(row[name] + "i" * (name in integer_columns), where)

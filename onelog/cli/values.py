@@ -18,7 +18,8 @@ from typing import Any, BinaryIO
 import typer
 
 from onelog.cli.failure import CommandFailed
-from onelog.client.times import parse_duration_ns, parse_time_ns
+from onelog.client.options import parse_endpoint as to_endpoint
+from onelog.client.times import find_mistaken, parse_duration_ns, parse_time_ns
 from onelog.errors import InvalidArgument
 
 STDIN = "-"
@@ -29,12 +30,11 @@ _SIZE = re.compile(rf"({_NUMBER})(B|KiB|MiB|GiB|TiB)?", re.IGNORECASE)
 _SIZES = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _STEP = re.compile(rf"\.?([^.\[\]]+)|\[(-?{_NUMBER})\]")
 _MEMBER = re.compile(rf"({_NUMBER}):({_NUMBER})")
-_ENDPOINT = re.compile(rf".+:({_NUMBER})", re.DOTALL)
 U64_MAX = (1 << 64) - 1  # the largest number of the API
 
 
 def duration_ns(text: str) -> int:
-    """Parse ``1h30m``, ``250ms``, …; return nanoseconds."""
+    """Parse ``1h30m``, ``250ms``, … or a number of seconds; return nanoseconds."""
     try:
         return parse_duration_ns(text)
     except InvalidArgument as error:
@@ -76,6 +76,11 @@ def time_ns(text: str) -> int:
         raise typer.BadParameter(error.message) from None
     if found > U64_MAX:
         raise typer.BadParameter(f"{text} is no number of nanoseconds")
+    if text.isdigit() and (mistaken := find_mistaken(found, found)):
+        unit, factor = mistaken
+        raise typer.BadParameter(
+            f"{text} looks like {unit}; a number is nanoseconds since 1970 (times {factor:,})"
+        )
     if found < 0 and not text.startswith("now"):
         raise typer.BadParameter(f"'{text}' is before 1970")
     return max(0, found)
@@ -99,17 +104,12 @@ def shown_duration(seconds: float) -> str:
     return shown or "0"
 
 
-def is_endpoint(text: str) -> bool:
-    """Return whether this is ``host:port``."""
-    found = _ENDPOINT.fullmatch(text)
-    return found is not None and 0 < int(found[1]) < 1 << 16
-
-
 def parse_endpoint(text: str) -> str:
-    """Check that this is ``host:port``, and return it."""
-    if not is_endpoint(text):
-        raise typer.BadParameter(f"'{text}' is not HOST:PORT")
-    return text
+    """Return an endpoint as ``host:port``; without a port it is 7400."""
+    try:
+        return to_endpoint(text)
+    except InvalidArgument as error:
+        raise typer.BadParameter(error.message.replace("pass tls=Tls()", "add --tls")) from None
 
 
 def to_bytes(text: str, *, escaped: bool = False) -> bytes:

@@ -8,7 +8,7 @@ import typer
 
 from onelog.cli.command import Session, command
 from onelog.cli.failure import CommandFailed
-from onelog.cli.output import Output, cell, note, plain, to_text
+from onelog.cli.output import Output, cell, counted, note, plain, to_text
 from onelog.cli.values import duration_s, shown_time, to_bytes
 
 if TYPE_CHECKING:
@@ -171,5 +171,5 @@ def _text(event: "Event") -> str:
     if event.record is not None:
         shown += f"  {event.record.offset}  {cell(event.record.value)}"
     for points in event.points:
-        shown += f"  {len(points)} points of {cell(points.tags) or 'no tags'}"
+        shown += f"  {counted(len(points), 'point')} of {cell(points.tags) or 'no tags'}"
     return shown

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from onelog.client.connection import Connection
-from onelog.client.options import Scope, to_route
+from onelog.client.options import LONG_TIMEOUT_S, Scope, to_route
 from onelog.client.validation import refuse_unsendable
 from onelog.client.values import milliseconds
 from onelog.errors import AlreadyExists
@@ -66,12 +66,12 @@ class AsyncAdmin:
         return answer.leader_id
 
     async def take_snapshot(
-        self, shard: int, *, endpoint: str | None = None
+        self, shard: int, *, endpoint: str | None = None, timeout_s: float = LONG_TIMEOUT_S
     ) -> admin_pb2.TakeSnapshotResponse:
-        """Take a snapshot of a shard on a node."""
+        """Take a snapshot of a shard on a node; a large state takes its time."""
         request = admin_pb2.TakeSnapshotRequest(shard=shard)
         answer: admin_pb2.TakeSnapshotResponse = await self._do(
-            "TakeSnapshot", request, shard, endpoint
+            "TakeSnapshot", request, shard, endpoint, timeout_s
         )
         return answer
 
@@ -227,13 +227,18 @@ class AsyncAdmin:
         )
 
     async def _do(
-        self, method: str, request: object, shard: int | None = None, endpoint: str | None = None
+        self,
+        method: str,
+        request: object,
+        shard: int | None = None,
+        endpoint: str | None = None,
+        timeout_s: float | None = None,
     ) -> Any:
         await self._connection.ready(self._scope.timeout_s)
         return await self._connection.calls.unary(
             f"Admin/{method}",
             request,
-            timeout_s=self._scope.timeout_s,
+            timeout_s=self._scope.timeout_s if timeout_s is None else timeout_s,
             route=to_route(endpoint),
             shard=shard,
         )

@@ -222,6 +222,9 @@ class Facade:
         self._core = core
         self._thread = thread
 
+    def __repr__(self) -> str:
+        return repr(self._core).replace("Async", "", 1)
+
     def _take_next(self) -> Any:
         """Return the next item of an iterator, whose pages arrive in the loop's thread."""
         while True:

@@ -122,11 +122,14 @@ class Calls:
         self._topology = topology
         self._options = options
 
-    async def start(self, timeout_s: float) -> None:
-        """Learn the topology, if it is not known."""
+    async def start(self, timeout_s: float, refused_s: float | None = None) -> None:
+        """Learn the topology, if it is not known; ask again for ``refused_s`` while refused."""
         backoff, loop = self._backoff(), asyncio.get_running_loop()
-        deadline_s, last = loop.time() + timeout_s, None
+        began_s, last = loop.time(), None
+        deadline_s = began_s + timeout_s
+        refused_s = timeout_s if refused_s is None else refused_s
         while not self._topology.is_known:
+            asked_s = loop.time()
             try:
                 async with asyncio.timeout_at(deadline_s):
                     await self._topology.refresh()
@@ -140,6 +143,10 @@ class Calls:
                 if judge(error) is Verdict.FINAL or error.reason in MISTAKES:
                     raise
                 wait_s = backoff.next_s(error)
+                # Otherwise somebody was silent, and may only be slow.
+                is_refused = loop.time() - asked_s < self._options.connect_timeout_s
+                if error.reason in UNREACHED and is_refused:
+                    deadline_s = min(deadline_s, began_s + refused_s)
                 if loop.time() + wait_s >= deadline_s:
                     raise
                 await asyncio.sleep(wait_s)

@@ -40,22 +40,26 @@ class Method(NamedTuple):
             raise Internal(f"an answer of {self.path} cannot be read: {error}") from None
 
 
+_MODULES = (admin_pb2, kv_pb2, log_pb2, pipeline_pb2, queue_pb2, stream_pb2, timeseries_pb2)
+
 # All methods, by names such as ``KV/Get``.
 METHODS: dict[str, Method] = {
     f"{name}/{method.name}": Method(
         f"/{service.full_name}/{method.name}", message_factory.GetMessageClass(method.output_type)
     )
-    for module in (
-        admin_pb2,
-        kv_pb2,
-        log_pb2,
-        pipeline_pb2,
-        queue_pb2,
-        stream_pb2,
-        timeseries_pb2,
-    )
+    for module in _MODULES
     for name, service in module.DESCRIPTOR.services_by_name.items()
     for method in service.methods
+}
+
+
+# The classes of the requests of those that have one answer.
+UNARY: dict[str, Any] = {
+    f"{name}/{method.name}": message_factory.GetMessageClass(method.input_type)
+    for module in _MODULES
+    for name, service in module.DESCRIPTOR.services_by_name.items()
+    for method in service.methods
+    if not method.client_streaming and not method.server_streaming
 }
 
 

@@ -3,9 +3,10 @@
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from time import monotonic
-from typing import Self
+from typing import Any, Self
 
 from onelog.client.admin import AsyncAdmin
+from onelog.client.channels import UNARY
 from onelog.client.connection import Connection
 from onelog.client.kv import AsyncKV
 from onelog.client.log import AsyncLog
@@ -220,9 +221,13 @@ class AsyncClient:
             scope = replace(scope, durability=durability)
         return self._view(scope)
 
-    async def connect(self) -> None:
-        """Connect now instead of on the first call."""
-        await self._connection.ready(self._scope.timeout_s)
+    async def connect(self, *, refused_s: float | None = None) -> None:
+        """Connect now instead of on the first call.
+
+        While no endpoint accepts a connection it tries again, since a server may be starting: for
+        the timeout, or for ``refused_s``.
+        """
+        await self._connection.ready(self._scope.timeout_s, refused_s)
 
     async def ping(self, *, endpoint: str | None = None) -> float:
         """Ask a node for a sign of life and return how long the answer took, in seconds.
@@ -240,9 +245,29 @@ class AsyncClient:
         )
         return monotonic() - began_s
 
+    async def call(self, method: str, request: Any, *, shard: int | None = None) -> Any:
+        """Make one call of the API by its name, such as ``Pipeline/ExecuteOnce``; for the unusual.
+
+        Request and answer are protobuf messages. It goes to the leader of ``shard``, or to any
+        node. It is repeated only if the server says that nothing was done, since the request may
+        write and has only the session that it names itself. Calls with streams are not made here.
+        """
+        known = UNARY.get(method)
+        if known is None or not isinstance(request, known):
+            what = "is no call with one answer" if known is None else f"takes a {known.__name__}"
+            raise InvalidArgument(f"{method} {what}", reason="TYPE_INVALID")
+        await self.connect()
+        calls, timeout_s = self._connection.calls, self._scope.timeout_s
+        return await calls.unary(method, request, timeout_s=timeout_s, shard=shard)
+
     async def close(self) -> None:
         """Close all connections; calls under way fail with CLIENT_CLOSED."""
         await self._connection.close()
+
+    def __repr__(self) -> str:
+        namespace = self._scope.namespace
+        shown = ", ".join(map(repr, self._connection.topology.endpoints()))
+        return f"AsyncClient({shown}{f', namespace={namespace!r}' if namespace else ''})"
 
     async def __aenter__(self) -> Self:
         await self.connect()

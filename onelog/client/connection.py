@@ -111,12 +111,15 @@ class Connection:
         """Whether a call can go ahead without waiting."""
         return self._is_clear
 
-    async def ready(self, timeout_s: float) -> None:
-        """Wait until a call can go ahead: started, and below the limits of what is under way."""
+    async def ready(self, timeout_s: float, refused_s: float | None = None) -> None:
+        """Wait until a call can go ahead: started, and below the limits of what is under way.
+
+        If all endpoints refuse a connection, fail after ``refused_s``.
+        """
         if self._is_closed:
             raise FailedPrecondition("the client is closed", reason="CLIENT_CLOSED")
         if not self._is_started:
-            await self._start(timeout_s)
+            await self._start(timeout_s, refused_s)
         if self._room is not None:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -369,7 +372,7 @@ class Connection:
 
     # Beginning and end
 
-    async def _start(self, timeout_s: float) -> None:
+    async def _start(self, timeout_s: float, refused_s: float | None) -> None:
         if self._process_id not in (0, os.getpid()):
             raise FailedPrecondition(
                 "a client does not work in a forked process; make one there", reason="FORKED"
@@ -377,7 +380,8 @@ class Connection:
         if self._starting is None:
             self.loop = asyncio.get_running_loop()
             self._process_id = os.getpid()
-            self._starting = self.loop.create_task(self._begin(timeout_s), name="onelog start")
+            beginning = self._begin(timeout_s, refused_s)
+            self._starting = self.loop.create_task(beginning, name="onelog start")
         starting = self._starting
         try:
             await asyncio.shield(starting)
@@ -388,8 +392,8 @@ class Connection:
             if starting.done() and self._starting is starting and not self._is_started:
                 self._starting = None  # the next call tries again
 
-    async def _begin(self, timeout_s: float) -> None:
-        await self.calls.start(timeout_s)
+    async def _begin(self, timeout_s: float, refused_s: float | None) -> None:
+        await self.calls.start(timeout_s, refused_s)
         shard_count = self.topology.shard_count
         self._partition_count = self.topology.partition_count
         lanes = self._write_lanes = [

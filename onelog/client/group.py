@@ -45,6 +45,9 @@ class AsyncGroup:
         self._stream = stream
         self._name = name
 
+    def __repr__(self) -> str:
+        return f"AsyncGroup({self._name!r} of stream {self._stream!r})"
+
     async def create(
         self,
         *,

@@ -16,7 +16,11 @@ from onelog.errors import InvalidArgument
 # ``prefer-async``: async where an operation can be answered before it is applied, else sync.
 Durability = Literal["sync", "async", "prefer-async"]
 
+# For calls whose time depends on how much data there is.
+LONG_TIMEOUT_S = 3600.0
+
 DEFAULT_PORT = "7400"
+PORT_DIGITS_MAX = 5
 DEFAULT_ENDPOINT = f"127.0.0.1:{DEFAULT_PORT}"
 # A name, an IPv4 address, or an IPv6 address in brackets.
 _HOST = re.compile(r"[^\s/\[\]@?#:]+|\[[0-9A-Fa-f:.%\w]+\]")
@@ -122,7 +126,8 @@ def parse_endpoint(text: str) -> str:
         raise _no_endpoint(text, "is ambiguous; put an IPv6 address in brackets: [::1]:7400")
     if not _HOST.fullmatch(host) or host.isdecimal():
         raise _no_endpoint(text, "is not HOST:PORT")
-    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
+    is_number = port.isascii() and port.isdecimal() and len(port) <= PORT_DIGITS_MAX
+    if not is_number or not 0 < int(port) < 1 << 16:
         raise _no_endpoint(text, "has no port of 1 to 65535")
     return f"{host}:{port}"
 

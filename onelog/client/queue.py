@@ -74,6 +74,9 @@ class AsyncQueue:
         self._lane: WriteLane | None = None
         self._ack_lane: WriteLane | None = None
 
+    def __repr__(self) -> str:
+        return f"AsyncQueue({self._name!r})"
+
     @property
     def name(self) -> str:
         """The name of the queue."""

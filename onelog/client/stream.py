@@ -54,6 +54,9 @@ class AsyncStream:
         self._target = scope.namespace, name, self._is_early
         self._lane: WriteLane | None = None
 
+    def __repr__(self) -> str:
+        return f"AsyncStream({self._name!r})"
+
     @property
     def name(self) -> str:
         """The name of the stream."""

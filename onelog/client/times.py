@@ -29,6 +29,7 @@ UNITS_NS = {
 I64_MAX = (1 << 63) - 1
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h|d|w)")
 _DURATION = re.compile(rf"(?:{_PART.pattern})+")
+_SECONDS = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _RELATIVE = re.compile(r"now(?:([+-])(.+))?")
 _DIGITS = re.compile(r"-?[0-9]{1,20}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -74,13 +75,21 @@ def _checked(found: int, name: str) -> int:
 
 def refuse_mistaken(first: int, last: int, name: str) -> None:
     """Raise InvalidArgument if all times between these are seconds and the like by mistake."""
+    if found := find_mistaken(first, last):
+        unit, factor = found
+        raise _invalid(
+            f"{name} is {first}, which looks like {unit}; times are nanoseconds since 1970, "
+            f"so multiply by {factor:,}, or pass a datetime. If 1970 is meant: "
+            f"numpy.datetime64({first}, 'ns')"
+        )
+
+
+def find_mistaken(first: int, last: int) -> tuple[str, int] | None:
+    """Return the unit that all times between these seem to have, and its nanoseconds."""
     for low, high, unit, factor in _MISTAKEN:
         if low < first and last < high:
-            raise _invalid(
-                f"{name} is {first}, which looks like {unit}; times are nanoseconds since 1970, "
-                f"so multiply by {factor:,}, or pass a datetime. If 1970 is meant: "
-                f"numpy.datetime64({first}, 'ns')"
-            )
+            return unit, factor
+    return None
 
 
 def parse_time_ns(text: str) -> int:
@@ -105,12 +114,11 @@ def parse_time_ns(text: str) -> int:
 
 
 def parse_duration_ns(text: str) -> int:
-    """Parse ``1h30m``, ``250ms``, …; return nanoseconds."""
-    if text == "0":
-        return 0
+    """Parse ``1h30m``, ``250ms``, …; return nanoseconds. A number without a unit is seconds."""
+    if _SECONDS.fullmatch(text):
+        text += "s"
     if not _DURATION.fullmatch(text):
-        hint = f"; a number needs its unit: {text}s" if text.isdigit() else ""
-        what = f"'{text}' is no duration like 30s, 5m, 100ms or 1h30m{hint}"
+        what = f"'{text}' is no duration like 30s, 5m, 100ms, 1h30m, or 30 for seconds"
         raise InvalidArgument(what, reason="DURATION_INVALID")
     found = sum(float(count) * UNITS_NS[unit] for count, unit in _PART.findall(text))
     if math.isinf(found):

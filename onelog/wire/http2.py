@@ -45,6 +45,15 @@ assert _HEAD.size == HEAD_SIZE
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE = 0, 1, 2, 3, 4, 5
 PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 6, 7, 8, 9
+
+# How a port for other nodes answers a client of the API: SETTINGS, and GOAWAY (PROTOCOL_ERROR) with
+# a text, which any client of HTTP/2 can show.
+PEER_PORT_TEXT = b"this is a port for other nodes, not the port of the API"
+PEER_PORT_ANSWER = (
+    bytes((0, 0, 0, SETTINGS, 0, 0, 0, 0, 0, 0, 0, 8 + len(PEER_PORT_TEXT), GOAWAY, 0, 0, 0, 0, 0))
+    + bytes((0, 0, 0, 0, 0, 0, 0, 1))
+    + PEER_PORT_TEXT
+)
 END_STREAM, ACK, END_HEADERS, PADDED, HAS_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
 
 HEADER_TABLE_SIZE, ENABLE_PUSH, MAX_CONCURRENT_STREAMS = 1, 2, 3

@@ -17,8 +17,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onelog.cli.command import Session, command
-from onelog.cli.connect import CONNECT_S, FLAG_ORIGIN, parse_durability, parse_endpoints, to_options
+from onelog.cli.connect import (
+    CONNECT_S,
+    FLAG_ORIGIN,
+    REFUSED_S,
+    parse_durability,
+    parse_endpoints,
+    to_options,
+)
 from onelog.cli.failure import CommandFailed
+from onelog.cli.output import counted
 from onelog.cli.values import duration_s
 
 if TYPE_CHECKING:
@@ -156,7 +164,8 @@ def bench(
     failed = sum(row["errors"] for row in rows)
     if failed:
         reason = next(iter(next(row["reasons"] for row in rows if row["errors"])))
-        raise CommandFailed("CALLS_FAILED", f"{failed} calls failed, the first with {reason}")
+        text = f"{counted(failed, 'call')} failed, the first with {reason}"
+        raise CommandFailed("CALLS_FAILED", text)
 
 
 async def _bench(session: Session, request: BenchRequest) -> list[dict[str, Any]]:
@@ -191,7 +200,8 @@ async def _namespace(session: Session) -> AsyncIterator["AsyncClient"]:
     root = AsyncClient(parse_endpoints(settings["endpoints"]), options=options)
     name = f"bench-{secrets.token_hex(8)}"
     try:
-        await root.scoped(timeout_s=min(CONNECT_S, options.timeout_s)).connect()
+        first = root.scoped(timeout_s=min(CONNECT_S, options.timeout_s))
+        await first.connect(refused_s=REFUSED_S)
         try:
             await root.admin.create_namespace(name)
             yield root.namespace(name).scoped(durability=durability)

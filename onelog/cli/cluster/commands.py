@@ -35,7 +35,7 @@ from onelog.cli.cluster.processes import BASE_MAX
 from onelog.cli.cluster.state import DEFAULT_PATH, NODES_MAX, ClusterDirectory
 from onelog.cli.command import group
 from onelog.cli.failure import CommandFailed
-from onelog.cli.output import printable
+from onelog.cli.output import counted, printable
 
 if TYPE_CHECKING:
     from onelog.cli.cluster.status import ClusterStatus
@@ -156,8 +156,7 @@ def _print_ready(directory: ClusterDirectory, status: "ClusterStatus") -> None:
     endpoints = ",".join(node.endpoint for node in status.members)
     count = len(status.members)
     typer.echo(
-        f"cluster {directory.path} is up: {count} node{'s' if count > 1 else ''}, clients call "
-        f"{endpoints}"
+        f"cluster {directory.path} is up: {counted(count, 'node')}, clients call {endpoints}"
     )
     for node in status.nodes:
         if node not in status.members:

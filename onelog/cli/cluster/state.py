@@ -201,7 +201,7 @@ def _read(document: dict[str, Any]) -> LocalCluster:
     )
     base_port, shards = int(document["base_port"]), int(document["shards"])
     if not 1 <= len(processes) <= NODES_MAX or not 0 < base_port <= BASE_MAX or shards < 1:
-        raise ValueError(f"{len(processes)} nodes, {shards} shards, port {base_port}")
+        raise ValueError(f"nodes: {len(processes)}, shards: {shards}, port {base_port}")
     return LocalCluster(
         is_up=bool(document["is_up"]),
         base_port=base_port,

@@ -39,7 +39,7 @@ from onelog.cli.cluster.status import (
     Observer,
 )
 from onelog.cli.failure import CommandFailed
-from onelog.cli.output import printable, to_document
+from onelog.cli.output import counted, printable, to_document
 from onelog.v1 import admin_pb2
 
 EVENTS_SHOWN_MAX = 8
@@ -277,7 +277,7 @@ async def see_up(
     stopping = _Stopping(lambda: kill_all(directory))
     numbers = [node.number for node in directory.load().nodes]
     try:
-        nodes = "1 node" if len(numbers) == 1 else f"{len(numbers)} nodes"
+        nodes = counted(len(numbers), "node")
         with _spinner(f"starting {nodes} in {directory.path}"):
             status = await stopping.unless_asked(wait_until_ready(directory, numbers, ready_s))
         if status is not None:

@@ -88,14 +88,14 @@ STEPS = (
             ),
             Command(
                 "printf 'to ann\\nto bob\\nto carl\\n' | onelog queue enqueue 'mail{tour}' --lines",
-                "3 enqueued",
+                "3 messages enqueued",
             ),
             Command(
                 "onelog queue consume 'mail{tour}' --limit 4 -- grep -v bob",
                 r"^to ann\nto carl$$",
             ),
             Command("onelog queue peek 'dead{tour}'", r"grep ended with 1.*to bob"),
-            Command("onelog queue redrive 'dead{tour}'", r"^redrive \d+ started$$"),
+            Command("onelog queue redrive 'dead{tour}'", r"^redrive \d+: 1 message moved back$$"),
             Command("onelog queue consume 'mail{tour}' --limit 1 -- cat", r"^to bob$$"),
             Command(
                 "onelog queue show 'mail{tour}' | grep -E 'enqueued|acknow|dead  |redriven'",
@@ -112,7 +112,7 @@ STEPS = (
             Command(
                 "printf 'one pear\\nthree plums\\nsix figs\\n' | "
                 "onelog stream append 'orders{tour}' --lines",
-                "3 appended",
+                "3 records appended",
             ),
             Command("onelog stream group create 'orders{tour}' billing --from 0", "created"),
             Command(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from onelog.cli.command import Group
+
 if TYPE_CHECKING:
     from onelog.cli.log.output import StateReport
     from onelog.ual.offline.reader import OfflineLog
@@ -22,6 +24,7 @@ EXIT_TIDY = 3
 
 app = typer.Typer(
     help="Inspect, verify and repair the files of a data directory; no server is needed.",
+    cls=Group,
     rich_markup_mode=None,
 )
 
@@ -47,8 +50,8 @@ Kinds = Annotated[
     typer.Option(
         "--type",
         metavar="TYPE",
-        help="Only entries of this type (0x0101) or owner (kv, queue, timeseries, stream, "
-        "system); repeatable.",
+        help="Only entries of this type (kv.put, 0x0101) or owner (kv, queue, timeseries, "
+        "stream, system); repeatable.",
     ),
 ]
 StreamId = Annotated[
@@ -172,6 +175,7 @@ def dump(
       onelog log dump ./onelog-data --from 1000 --to 1010
       onelog log dump ./onelog-data --shard 1 --type kv --limit 20
       onelog log dump ./onelog-data --type queue --json | jq -r .what
+      onelog log dump ./onelog-data --type kv.put --type queue.enqueue
       onelog log dump ./onelog-data --type 0x0401 --json | jq -r .payload_hex
     """
     from onelog.cli.log import output

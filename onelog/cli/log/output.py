@@ -26,7 +26,8 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from onelog.cli.output import printable
+from onelog.cli.output import counted, printable
+from onelog.spark.columns.operations import OPERATIONS, OWNERS, TYPES
 from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, OWNER_NAMES, Entry
 from onelog.ual.errors import DataError
 from onelog.ual.offline.inspect import DirectoryReport, FileReport, ShardReport
@@ -67,12 +68,28 @@ def parse_types(kinds: Sequence[str] | None) -> frozenset[int] | None:
         if owner is not None:
             types.update(range(owner << 8, (owner + 1) << 8))
             continue
+        number = TYPES.get(tuple(kind.lower().split(".", 1)))  # type: ignore[arg-type]
+        if number is not None:
+            types.add(number)
+            continue
         # Not int() alone, which would accept 0x_1_01 as well.
         if not re.fullmatch(r"0[xX][0-9a-fA-F]{1,4}", kind):
             names = ", ".join(owners)
-            raise typer.BadParameter(f"--type {kind}: give 0x0000 to 0xffff, or one of {names}")
+            raise typer.BadParameter(
+                f"--type {kind}: give 0x0000 to 0xffff, a name like kv.put, or one of {names}"
+            )
         types.add(int(kind, 16))
     return frozenset(types)
+
+
+def shown_type(number: int) -> str:
+    """Return an entry type as its owner and operation, like ``kv.put``; else its number."""
+    known = OPERATIONS.get(number)
+    return f"0x{number:04x}" if known is None else f"{OWNERS[number >> 8]}.{known}"
+
+
+def _type_name(text: str) -> str:
+    return shown_type(int(text, 16)) if text.startswith("0x") and len(text) == 6 else text
 
 
 # JSON --------------------------------------------------------------------------------------------
@@ -207,8 +224,8 @@ def print_directory(report: DirectoryReport, states: Mapping[int, StateReport]) 
         node = "" if report.node_id is None else f"node {report.node_id} ({report.node_name}), "
         _line(
             console,
-            f"cluster {report.cluster_id}, {node}{_count(report.shard_count, 'shard')}, "
-            f"{_count(report.partition_count, 'partition')}, created {report.created_at}",
+            f"cluster {report.cluster_id}, {node}{counted(report.shard_count, 'shard')}, "
+            f"{counted(report.partition_count, 'partition')}, created {report.created_at}",
         )
     for problem in report.problems:
         _line(console, f"problem: {problem}", "bold red")
@@ -229,9 +246,9 @@ def _print_shard(console: Console, shard: ShardReport) -> None:
         console,
         f"shard {shard.shard}: {what}, {decimal(shard.size_bytes)}, committed to "
         f"{shard.commit_index}, durable to {shard.durable_index}, "
-        f"voted term {_number(shard.voted_term)}, {_count(shard.generation, 'cut')}, "
-        f"{_count(shard.snapshot_count, 'snapshot')}, "
-        f"{_count(shard.cold_range_count, 'cold range')}",
+        f"voted term {_number(shard.voted_term)}, {counted(shard.generation, 'cut')}, "
+        f"{counted(shard.snapshot_count, 'snapshot')}, "
+        f"{counted(shard.cold_range_count, 'cold range')}",
         "bold",
     )
     for problem in shard.problems:
@@ -279,8 +296,9 @@ def _file_cells(file: FileReport) -> tuple[str, ...]:
         _number(file.entry_count),
         _number(file.proposal_count),
         decimal(file.size_bytes),
-        "-" if file.first_timestamp_ns is None else time_text(file.first_timestamp_ns)[:19],
-        "-" if file.last_timestamp_ns is None else time_text(file.last_timestamp_ns)[:19],
+        # The entry that founds a database has no time.
+        time_text(file.first_timestamp_ns)[:19] if file.first_timestamp_ns else "-",
+        time_text(file.last_timestamp_ns)[:19] if file.last_timestamp_ns else "-",
         _printable(_what(file)),
     )
 
@@ -293,13 +311,13 @@ def _what(file: FileReport) -> str:
     if file.is_compacted:
         facts.append("compacted")
     counts = file.entries_by_type or file.entries_by_owner or {}
-    facts += [f"{name} {count}" for name, count in counts.items()]
+    facts += [f"{_type_name(name)} {count}" for name, count in counts.items()]
     if file.stream_count:
-        facts.append(_count(file.stream_count, "stream"))
+        facts.append(counted(file.stream_count, "stream"))
     if file.void_index_count:
         facts.append(f"{file.void_index_count} void")
     if file.tail_bytes:
-        facts.append(f"{_count(file.tail_bytes, 'byte')} behind the last group")
+        facts.append(f"{counted(file.tail_bytes, 'byte')} behind the last group")
     return ", ".join(facts)
 
 
@@ -433,10 +451,6 @@ def _number(value: int | None) -> str:
     return "-" if value is None else str(value)
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
 # Replay output
 
 SHOWN_MAX = 120  # characters of a body, a value or a name
@@ -452,7 +466,7 @@ def print_rebuilt(
     state_hash = report["state_hash"] or "(none inside of a batch)"
     typer.echo(
         f"shard {report['shard']}: state hash {state_hash} at index {report['index']}, "
-        f"{report['entry_count']} entries replayed from {start}"
+        f"{counted(report['entry_count'], 'entry')} replayed from {start}"
     )
     for line in count_lines(counts) or ["empty"]:
         typer.echo(f"  {line}")
@@ -520,7 +534,8 @@ def _queue_lines(title: str, queue: dict[str, Any], list_max: int) -> list[str]:
             facts.append(f"died of: {_short(message['dead_letter']['dlq.failure_reason'])}")
         lines.append("  ".join([*facts, _content(message, "body")]))
     if queue.get("has_more"):
-        lines.append(f"  … the first {list_max} of {sum(queue['depth'].values())} messages")
+        everything = counted(sum(queue["depth"].values()), "message")
+        lines.append(f"  … the first {list_max} of {everything}")
     return lines
 
 
@@ -534,7 +549,7 @@ def _stream_lines(title: str, stream: dict[str, Any], list_max: int) -> list[str
     lines += (
         f"  partition {each['partition']}: offsets {each['first_offset']} to before "
         f"{each['end_offset']}, records appended {each['records_appended']}, kept at most "
-        f"{each['records_kept_at_most']} ({each['bytes_kept_at_most']} bytes)"
+        f"{each['records_kept_at_most']} ({counted(each['bytes_kept_at_most'], 'byte')})"
         for each in partitions
     )
     for group in stream["groups"]:
@@ -605,7 +620,7 @@ def _measurement_lines(title: str, found: dict[str, Any], list_max: int) -> list
         )
     lines += (f"  series {_short(name)}" for name in found.get("series", ()))
     if found.get("has_more"):
-        lines.append(f"  … the first {list_max} of {found['series_count']} series")
+        lines.append(f"  … the first {list_max} of {counted(found['series_count'], 'series')}")
     return lines
 
 
@@ -625,7 +640,7 @@ def _content(fields: dict[str, Any], name: str) -> str:
     """Return the size and the beginning of a body, or why it cannot be shown."""
     if "error" in fields:
         return f"({fields['error']})"
-    return f"{fields[f'{name}_size']} bytes  {_bytes(fields, name, SHOWN_MAX)}".rstrip()
+    return f"{counted(fields[f'{name}_size'], 'byte')}  {_bytes(fields, name, SHOWN_MAX)}".rstrip()
 
 
 def _bytes(fields: dict[str, Any], name: str, size_max: int | None = None) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onelog.cli.output import printable
+from onelog.cli.output import counted, printable
 
 if TYPE_CHECKING:
     from onelog.snapshot.progress import Progress as ProgressCall
@@ -321,7 +321,7 @@ def snapshot(
             continue
         what = "" if report["is_new"] else ", unchanged since"
         typer.echo(
-            f"shard {report['shard']}: {record['file']}, {record['size']} bytes, "
+            f"shard {report['shard']}: {record['file']}, {counted(record['size'], 'byte')}, "
             f"state hash {record['state_hash']} at index {record['index']}{what}"
         )
 
@@ -353,7 +353,7 @@ def _describe(proof: "Proof") -> str:
     if proof.replayed_hash is not None:
         facts += (
             f", state hash {proof.replayed_hash} at index {proof.index} after "
-            f"{proof.entry_count} entries from {start}"
+            f"{counted(proof.entry_count, 'entry')} from {start}"
         )
     for name, found in (("snapshot", proof.snapshot_hash), ("MANIFEST", proof.manifest_hash)):
         if found is not None and found != proof.replayed_hash:

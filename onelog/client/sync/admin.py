@@ -6,6 +6,7 @@ Written by ``python -m scripts.generate_sync_client``: change it there.
 from collections.abc import Iterator, Mapping
 
 from onelog.client.blocking import Facade
+from onelog.client.options import LONG_TIMEOUT_S
 from onelog.v1 import admin_pb2, log_pb2
 
 
@@ -48,11 +49,11 @@ class Admin(Facade):
         return found
 
     def take_snapshot(
-        self, shard: int, *, endpoint: str | None = None
+        self, shard: int, *, endpoint: str | None = None, timeout_s: float = LONG_TIMEOUT_S
     ) -> admin_pb2.TakeSnapshotResponse:
-        """Take a snapshot of a shard on a node."""
+        """Take a snapshot of a shard on a node; a large state takes its time."""
         found: admin_pb2.TakeSnapshotResponse = self._thread.run(
-            self._core.take_snapshot(shard, endpoint=endpoint)
+            self._core.take_snapshot(shard, endpoint=endpoint, timeout_s=timeout_s)
         )
         return found
 

@@ -4,7 +4,7 @@ Written by ``python -m scripts.generate_sync_client``: change it there.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Self
+from typing import Any, Self
 
 from onelog.client.blocking import Facade, LoopThread
 from onelog.client.client import AsyncClient
@@ -171,9 +171,13 @@ class Client(Facade):
         found: Self = self._same(self._core.scoped(timeout_s=timeout_s, durability=durability))
         return found
 
-    def connect(self) -> None:
-        """Connect now instead of on the first call."""
-        self._thread.run(self._core.connect())
+    def connect(self, *, refused_s: float | None = None) -> None:
+        """Connect now instead of on the first call.
+
+        While no endpoint accepts a connection it tries again, since a server may be starting: for
+        the timeout, or for ``refused_s``.
+        """
+        self._thread.run(self._core.connect(refused_s=refused_s))
 
     def ping(self, *, endpoint: str | None = None) -> float:
         """Ask a node for a sign of life and return how long the answer took, in seconds.
@@ -181,6 +185,16 @@ class Client(Facade):
         ``endpoint`` says which node; without it, any. Connecting is not counted.
         """
         found: float = self._thread.run(self._core.ping(endpoint=endpoint))
+        return found
+
+    def call(self, method: str, request: Any, *, shard: int | None = None) -> Any:
+        """Make one call of the API by its name, such as ``Pipeline/ExecuteOnce``; for the unusual.
+
+        Request and answer are protobuf messages. It goes to the leader of ``shard``, or to any
+        node. It is repeated only if the server says that nothing was done, since the request may
+        write and has only the session that it names itself. Calls with streams are not made here.
+        """
+        found: Any = self._thread.run(self._core.call(method, request, shard=shard))
         return found
 
     def close(self) -> None:

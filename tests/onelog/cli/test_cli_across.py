@@ -48,7 +48,7 @@ def test_a_watch_sees_all_models(cli: Cli) -> None:
     assert seen[("stream", "appended")]["record"]["value"] == "y"
     assert seen[("ts", "written")]["points"][0]["fields"] == {"load": [1.0]}
     ran = cli("watch", "queue:w2", "stream:w2", "ts:w2", "--from", "start", "--limit", 5)
-    assert "1 points of no tags" in ran.out
+    assert "1 point of no tags" in ran.out
 
 
 def document(**parts: Any) -> bytes:

@@ -93,10 +93,15 @@ def test_commands_use_the_file(
 @pytest.mark.parametrize(
     ("flags", "what"),
     [
-        (["-e", "nowhere"], "endpoints 'nowhere' of the command line is not HOST:PORT"),
-        (["-e", "a:99999"], "is not HOST:PORT"),
+        (
+            ["-e", "http://a:1"],
+            "endpoints 'http://a:1' of the command line cannot be used: "
+            "'http://a:1' has a scheme; write a:1",
+        ),
+        (["-e", "https://a:1"], "write a:1, and add --tls"),
+        (["-e", "a:99999"], "has no port of 1 to 65535"),
         (["-e", ","], "has no endpoint"),
-        (["--timeout", "5"], "is no duration"),
+        (["--timeout", "soon"], "is no duration"),
         (["--timeout", "0"], "must be above 0"),
         (["--durability", "maybe"], "is neither sync nor async"),
         (["--tls-cert", "x"], "belong together"),
@@ -114,15 +119,40 @@ def test_a_certificate_that_is_missing_is_named(cli: Cli) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [["kv", "get", "a"], ["queue", "list"], ["stream", "list"], ["ts", "list"], ["watch"],
+    [["ping"], ["kv", "get", "a"], ["queue", "list"], ["stream", "list"], ["ts", "list"], ["watch"],
      ["admin", "status"], ["kv", "lock", "a", "--", "true"]],
 )  # fmt: skip
 def test_a_server_that_is_down_is_one_line_and_a_code(command: list[str], cli: Cli) -> None:
     """And soon: the first thing that most people will see of onelog is this."""
     (address,) = free_addresses(1)
-    ran = cli(*command[:2], "-e", address, "--timeout", "1s", *command[2:], code=5)
+    ran = cli("-e", address, "--timeout", "600s", *command, code=5)
     assert ran.err.startswith("error: ")
     assert address in ran.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-e", "{}", "kv", "get", "early"],
+        ["--endpoint={}", "--json", "kv", "get", "early"],
+        ["-e{}", "kv", "-n", "default", "get", "early"],
+        ["kv", "--endpoint", "{}", "--timeout", "60", "get", "early"],
+        ["kv", "json", "-e", "{}", "get", "early"],
+    ],
+)
+def test_flags_about_the_connection_may_stand_before_the_command(
+    words: list[str], cli: Cli, endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with kubectl, etcdctl and redis-cli: people say where before they say what."""
+    cli("kv", "put", "early", "7")
+    monkeypatch.setenv("ONELOG_ENDPOINTS", "127.0.0.1:1")
+    assert "7" in cli(*(word.format(endpoint) for word in words)).out
+
+
+def test_a_flag_before_a_command_that_does_not_take_it_is_refused(cli: Cli, tmp_path: Path) -> None:
+    assert "No such option: -e" in cli("-e", "a", "log", "inspect", tmp_path, code=2).err
+    assert cli("--json", "log", "inspect", tmp_path, code=1).err.startswith("error: NOT_A_DATA")
+    assert "No such option: --stale" in cli("--stale", "kv", "get", "a", code=2).err
 
 
 def test_a_namespace_that_does_not_exist_is_told(cli: Cli) -> None:

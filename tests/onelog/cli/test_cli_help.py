@@ -2,28 +2,24 @@
 
 import os
 import re
+import shlex
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from onelog import Client
-from onelog.cli.program import tree
-from onelog.v1 import (
-    admin_pb2,
-    kv_pb2,
-    log_pb2,
-    pipeline_pb2,
-    queue_pb2,
-    stream_pb2,
-    timeseries_pb2,
-)
+from onelog.cli.program import SECTIONS, tree
 from tests.onelog.cli.forking import forking
+from tests.onelog.client.serving import ROOT
 
 TIMEOUT_S = 120
+PROTOS = sorted((ROOT / "proto" / "onelog" / "v1").glob("*.proto"))
 WRITE_S = 0.1
 # Above the offsets that examples name.
 OFFSETS_NAMED_MAX = 100
@@ -74,6 +70,15 @@ def commands(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]
         yield from commands(node.get_command(None, name), (*path, name))
 
 
+def groups(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield every group of commands by its path."""
+    for name in list(node.commands):
+        child = node.get_command(None, name)
+        if hasattr(child, "commands"):
+            yield " ".join((*path, name)), child
+            yield from groups(child, (*path, name))
+
+
 # Those that talk to a server that is there; others run one, or work without.
 TALKING = (
     "kv",
@@ -86,103 +91,78 @@ TALKING = (
     "completion",
     "import",
     "explain",
+    "ping",
+    "call",
 )
 ALL = dict(commands(tree()))
 OURS = {path: each for path, each in ALL.items() if path.split()[0] in TALKING}
 
 
+GROUPS = {
+    path: each
+    for path, each in groups(tree())
+    if path.split(" ")[0] in TALKING and "Examples:" in each.help
+}
+
+
 def examples(path: str) -> str:
-    found = re.search(r"^Examples:\n((?:  .*\n?)+)", OURS[path].help, re.MULTILINE)
+    described = (OURS | GROUPS)[path].help
+    found = re.search(r"^Examples:\n((?:  .*\n?)+)", described, re.MULTILINE)
     assert found is not None, path
     return found[1]
 
 
-# Each call, and the command that makes it; of several that do, the plainest.
-CALLS = {
-    "Admin": {
-        "AddMember": "admin members add", "ConfigureNamespace": "admin namespaces configure",
-        "CreateNamespace": "admin namespaces create", "DeleteNamespace": "admin namespaces delete",
-        "GetStateHash": "admin hash", "GetStatus": "admin status", "GetTopology": "admin topology",
-        "ListDamage": "admin damage",
-        "ListLogRanges": "admin log-ranges", "ListMembers": "admin members list",
-        "ListNamespaces": "admin namespaces list", "PromoteMember": "admin members promote",
-        "ReadLog": "admin read-log", "RemoveMember": "admin members remove",
-        "TakeSnapshot": "admin snapshot", "TransferLeadership": "admin transfer",
-        "SetHold": "admin hold set", "ListHolds": "admin hold list",
-        "ReleaseHold": "admin hold release",
-    },
-    "KV": {
-        "Append": "kv append", "BatchGet": "kv get", "BatchPut": "kv import",
-        "Count": "kv increment",
-        "Delete": "kv delete", "DeleteRange": "kv delete-range", "Get": "kv get",
-        "GetHistory": "kv history", "GetJson": "kv json get", "GetLease": "kv lease show",
-        "GrantLease": "kv lease grant", "KeepLease": "kv lease keep", "List": "kv list",
-        "Put": "kv put", "RevokeLease": "kv lease revoke", "Scan": "kv list",
-        "SetJson": "kv json set", "Touch": "kv touch", "Txn": "kv txn",
-    },
-    "Pipeline": {
-        "Transact": "transact", "Watch": "watch",
-        # What the client sends operations and keeps sessions with, whatever the command.
-        "CloseSession": "kv put", "Execute": "kv put", "ExecuteOnce": "kv put",
-        "KeepSession": "kv put", "OpenSession": "kv put",
-    },
-    "Queue": {
-        "Ack": "queue ack", "Cancel": "queue cancel", "CancelRedrive": "queue cancel-redrive",
-        "ConfigureQueue": "queue configure", "Consume": "queue consume",
-        "CreateQueue": "queue create", "CreateSchedule": "queue schedule add",
-        "DeleteQueue": "queue delete", "DeleteSchedule": "queue schedule delete",
-        "Enqueue": "queue enqueue", "Extend": "queue extend", "GetQueue": "queue show",
-        "Lease": "queue lease", "ListQueues": "queue list",
-        "ListSchedules": "queue schedule list", "Nack": "queue nack", "PauseQueue": "queue pause",
-        "Peek": "queue peek", "Prioritise": "queue prioritise", "Purge": "queue purge",
-        "Redrive": "queue redrive", "Release": "queue release",
-    },
-    "Stream": {
-        "AckRecords": "stream group ack", "AppendRecords": "stream append",
-        "ClaimRecords": "stream group claim", "CommitOffsets": "stream group commit",
-        "ConfigureGroup": "stream group configure", "ConfigureStream": "stream configure",
-        "CreateGroup": "stream group create", "CreateStream": "stream create",
-        "DeleteGroup": "stream group delete", "DeleteStream": "stream delete",
-        "FetchRecords": "stream group fetch", "GetGroup": "stream group show",
-        "GetStream": "stream show", "HeartbeatGroup": "stream group fetch",
-        "JoinGroup": "stream group join", "LeaveGroup": "stream group leave",
-        "ListStreams": "stream list", "NackRecords": "stream group nack",
-        "ReadRecords": "stream read", "SeekGroup": "stream group seek", "Tail": "stream tail",
-        "Trim": "stream trim",
-    },
-    "TimeSeries": {
-        "ConfigureMeasurement": "ts configure", "CreateMeasurement": "ts create",
-        "DeleteMeasurement": "ts delete", "DeletePoints": "ts delete-points",
-        "DeleteRule": "ts rule delete", "GetMeasurement": "ts show",
-        "ListMeasurements": "ts list", "ListSeries": "ts series", "Query": "ts query",
-        "SetRule": "ts rule set", "WritePoints": "ts write",
-    },
-}  # fmt: skip
-# Stored bytes, which programs read: nothing for a terminal.
-PROGRAMS_ONLY = {"Log"}
-
-
-def test_every_call_of_the_api_has_a_command() -> None:
-    modules = (
-        admin_pb2, kv_pb2, log_pb2, pipeline_pb2, queue_pb2, stream_pb2, timeseries_pb2,
-    )  # fmt: skip
-    services = {
-        name: {method.name for method in service.methods}
+def test_every_call_of_the_api_has_a_command_that_the_document_names() -> None:
+    """docs/cli.md has the list, and a reason where there is none."""
+    text = (ROOT / "docs" / "cli.md").read_text()
+    rows = re.findall(r"^\| `(\w+/\w+)` \| (.*) \|$", text, re.MULTILINE)
+    modules = [import_module(f"onelog.v1.{path.stem}_pb2") for path in PROTOS if is_public(path)]
+    assert [call for call, _ in rows] == [
+        f"{name}/{method.name}"
         for module in modules
         for name, service in module.DESCRIPTOR.services_by_name.items()
-    }
-    assert {name: set(calls) for name, calls in CALLS.items()} == {
-        name: calls for name, calls in services.items() if name not in PROGRAMS_ONLY
-    }
-    assert set(services) >= PROGRAMS_ONLY
-    missing = {path for calls in CALLS.values() for path in calls.values()} - set(OURS)
-    assert not missing
+        for method in service.methods
+    ]
+    for call, command in rows:
+        named = re.fullmatch(r"`onelog ([\w -]+)`", command)
+        assert (named[1] in OURS) if named else command.startswith("none: "), (call, command)
+
+
+def is_public(path: Path) -> bool:
+    """Return whether a proto is a part of the API; that between nodes has no service."""
+    return re.search(r"^service ", path.read_text(), re.MULTILINE) is not None
+
+
+def test_the_help_of_a_group_begins_with_examples_and_cuts_no_sentence() -> None:
+    assert set(GROUPS) >= {"kv", "queue", "stream", "stream group", "ts", "admin"}
+    for path, found in groups(tree()):
+        shown = found.get_help(found.make_context(path, [], resilient_parsing=True))
+        assert "..." not in shown.partition("Commands:")[2], path
+
+
+def test_the_root_lists_every_command_once() -> None:
+    listed = [name for names in SECTIONS.values() for name in names]
+    assert sorted(listed) == sorted(tree().commands)
+
+
+# What somebody who knows another program looks for.
+def test_the_commands_for_who_knows_another_program_can_be_typed() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text()
+    rows = re.findall(r"^\| `(?:etcdctl|nats|redis-cli) .*\| `onelog (.*)` \|$", text, re.MULTILINE)
+    assert len(rows) >= 15
+    for row in rows:
+        words = shlex.split(row)
+        path = max((each for each in ALL if words[: len(each.split())] == each.split()), key=len)
+        with ALL[path].make_context(path, words[len(path.split()) :]):
+            pass
 
 
 @pytest.mark.parametrize("path", ALL)
 def test_a_command_says_what_it_does(path: str) -> None:
     command = ALL[path]
     assert re.match(r"[A-Z]", command.help)
+    shown = command.get_help(command.make_context(path, [], resilient_parsing=True))
+    assert "\\b" not in shown  # a mark of ours that was not understood
     # What needs a cluster, or dead letters that take their time, only says how it is used.
     assert re.search(r"(Examples|Usage):\n  \S", command.help)
     assert [each.name for each in command.params if not each.help] == []
@@ -241,7 +221,9 @@ def prepared(shell: Any, endpoint: str) -> Iterator[Any]:
     writing.join()
 
 
-@pytest.mark.parametrize("path", [path for path in OURS if "Examples:" in (OURS[path].help or "")])
+@pytest.mark.parametrize(
+    "path", [*(path for path in OURS if "Examples:" in (OURS[path].help or "")), *GROUPS]
+)
 def test_the_examples_of_a_command_work(path: str, prepared: Any) -> None:
     lines = []
     for line in examples(path).splitlines():

@@ -238,7 +238,7 @@ def test_a_transaction_takes_one_of_two_ways(cli: Cli) -> None:
         ('{"then": [{"op": "put", "key": "a"}]}', "then[0].value is missing"),
         ('{"then": [{"op": "get", "key": "a", "x": 1}]}', "then[0].x is not one of key"),
         ('{"then": [{"op": "get", "key": 5}]}', "then[0].key is no text"),
-        ('{"then": [{"op": "touch", "key": "a", "ttl": 5}]}', "then[0].ttl '5' is no duration"),
+        ('{"then": [{"op": "touch", "key": "a", "ttl": "x"}]}', "then[0].ttl 'x' is no duration"),
         ('{"then": [{"op": "increment", "key": "a", "by": true}]}', "then[0].by is no whole"),
         ('{"when": [{"key": "a"}]}', "CONDITION_INVALID"),
         ('{"when": [{"key": "a", "version": 1, "is": "~"}]}', "COMPARISON_INVALID"),

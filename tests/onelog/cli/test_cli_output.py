@@ -1,8 +1,10 @@
 """What commands print: exact for programs, harmless for terminals."""
 
+import ast
 import base64
 import json
 import math
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,7 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.cli.output import TABLE_ROWS_MAX, Output, cell, plain, sparkline
+from onelog.cli.output import TABLE_ROWS_MAX, Output, cell, counted, plain, sparkline
+from tests.onelog.client.serving import ROOT
+
+# A number in front of a plural: "{count} keys". Not those of a rate, a range or a share.
+PLURAL = re.compile(r"^ (?:\w+ )?(\w{3,}s)\b")
+VERBS = frozenset(
+    ("begins", "does", "has", "holds", "keeps", "leads", "looks", "names", "votes", "was")
+)
 
 
 class Pair(NamedTuple):
@@ -98,3 +107,32 @@ def test_a_chart_rises_with_its_values() -> None:
     assert sparkline([5, 5, 5]) == "▁▁▁"
     assert sparkline([math.nan, 1, 2]) == " ▁█"
     assert sparkline([0, 0, 8, 8], 2) == "▁█"
+
+
+def test_one_thing_is_no_plural() -> None:
+    assert [counted(n, "key") for n in (0, 1, 2, 1000)] == [
+        "0 keys", "1 key", "2 keys", "1,000 keys",
+    ]  # fmt: skip
+    assert (counted(1, "entry"), counted(2, "entry")) == ("1 entry", "2 entries")
+    assert (counted(1, "series"), counted(2, "series")) == ("1 series", "2 series")
+
+
+def test_numbers_and_what_they_count_are_put_together_in_one_place() -> None:
+    """``counted`` makes plurals; "1 keys" comes from a text that does it by itself."""
+    found = []
+    for path in sorted((ROOT / "onelog" / "cli").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.JoinedStr):
+                continue
+            for before, value, text in zip(
+                [None, *node.values], node.values, node.values[1:], strict=False
+            ):
+                if not isinstance(value, ast.FormattedValue) or not isinstance(text, ast.Constant):
+                    continue
+                # "1 of 1 nodes" has no other form.
+                is_share = isinstance(before, ast.Constant) and str(before.value).endswith(" of ")
+                is_number = "counted(" not in ast.unparse(value) and not is_share
+                plural = PLURAL.match(str(text.value))
+                if is_number and plural and plural[1] not in VERBS:
+                    found.append(f"{path.name}:{text.lineno}: {ast.unparse(node)}")
+    assert not found, "\n".join(found)

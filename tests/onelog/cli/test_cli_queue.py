@@ -72,7 +72,10 @@ def test_messages_are_looked_after(cli: Cli) -> None:
     cli("queue", "prioritise", "q3", 0, ids[3])
     assert cli.lines("queue", "lease", "q3")[0]["body"] == "d"
     assert cli.json("queue", "purge", "q3", "--below", ids[2])["purged"] == 1
-    assert cli("queue", "purge", "q3", "--before", "now+1h", "--leased-too").out == "2 purged\n"
+    assert (
+        cli("queue", "purge", "q3", "--before", "now+1h", "--leased-too").out
+        == "2 messages purged\n"
+    )
     ran = cli("queue", "lease", "q3", "--wait", "10ms", code=3)
     assert ran.err == "error: QUEUE_EMPTY: q3 has no message that is ready\n"
     assert "USAGE" in cli("queue", "prioritise", "q3", 16, ids[1], code=2).err
@@ -116,9 +119,10 @@ def test_consuming_acknowledges_what_it_prints(cli: Cli, tmp_path: Path) -> None
     (dead,) = cli.lines("queue", "peek", "q5.dead{q5}")
     assert dead["body"] == "4"
     said = cli("queue", "redrive", "q5.dead{q5}", "--failure", "nothing").out
-    assert re.fullmatch(r"redrive \d+ started\n", said)
+    assert re.fullmatch(r"redrive \d+: 0 messages moved back, of 1 there; .*\n", said)
     assert "REDRIVE_UNKNOWN" in cli("queue", "cancel-redrive", "q5.dead{q5}", 999, code=3).err
-    cli("queue", "redrive", "q5.dead{q5}", "--limit", 10)
+    said = cli("queue", "redrive", "q5.dead{q5}", "--limit", 10).out
+    assert re.fullmatch(r"redrive \d+: 1 message moved back\n", said)
     bodies = [cli.lines("queue", "lease", "q5{q5}", "--wait", "30s")[0]["body"] for _ in range(3)]
     assert sorted(bodies) == ["4", "5", "6"]
 

@@ -14,7 +14,7 @@ def test_a_stream_is_made_changed_and_deleted(cli: Cli) -> None:
         "age_s": 604_800, "size_max": 1000, "count_max": 100, "past_groups": True,
     }  # fmt: skip
     assert len(info["partitions"]) == 2
-    assert "7d, 1000 bytes, 100 records" in cli("stream", "show", "s1").out
+    assert "7d, 1,000 bytes, 100 records" in cli("stream", "show", "s1").out
     assert [row["stream"] for row in cli.lines("stream", "list", "s1")] == ["s1"]
     cli("stream", "delete", "s1")
     for command, *flags in (

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from onelog import Client, Tls
+from onelog import AsyncClient, Client, Tls
 from onelog.client.options import parse_endpoint
 from onelog.errors import InvalidArgument, Unavailable
+from onelog.wire.http2 import PEER_PORT_TEXT, PREFACE
 from tests.onelog.client.serving import serving
 from tests.system.certificates import Certificate, authority, signed
 from tests.system.ports import free_addresses
@@ -82,10 +83,25 @@ def test_the_http_port_is_no_port_of_the_api(server: Server) -> None:
 
 
 def test_the_port_for_other_nodes_is_no_port_of_the_api(server: Server) -> None:
-    error = refused(server.peers, SHORT_S)
-    assert error.reason == "CONNECTION_CLOSED"
-    assert f"no connection to {server.peers}: the server closed" in error.message
-    assert "a port for other nodes" in error.message
+    error = refused(server.peers, LONG_S)
+    assert error.reason == "NOT_ONELOG"
+    assert f"no connection to {server.peers}: it is a port for other nodes" in error.message
+
+
+def test_the_port_for_other_nodes_says_so_to_any_client_of_grpc(server: Server) -> None:
+    """Clients of other languages show what the server says with its GOAWAY."""
+    host, _, port = server.peers.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(PREFACE)
+        said = b""
+        while part := connection.recv(1 << 16):
+            said += part
+    assert PEER_PORT_TEXT in said
+
+
+def test_a_client_with_tls_finds_no_port_for_other_nodes(server: Server) -> None:
+    error = refused(server.peers, LONG_S, Tls())
+    assert error.reason == "TLS_MISMATCH"
 
 
 def test_a_server_of_something_else_is_said_at_once() -> None:
@@ -108,9 +124,17 @@ def test_a_client_with_tls_is_told_that_the_server_has_none(server: Server) -> N
 
 
 def test_a_host_without_an_address_is_named() -> None:
-    error = refused("nowhere.invalid:7400", SHORT_S)
+    error = refused("nowhere.invalid:7400", LONG_S)
     assert error.reason == "HOST_UNKNOWN"
     assert "nowhere.invalid:7400: no address is known for this host" in error.message
+
+
+def test_how_long_nobody_is_waited_for_can_be_said() -> None:
+    (nobody,) = free_addresses(1)
+    client = Client(nobody, timeout_s=LONG_S)
+    with pytest.raises(Unavailable, match="nobody listens there"):
+        client.connect(refused_s=SHORT_S)
+    client.close()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
@@ -172,6 +196,25 @@ def test_a_certificate_of_a_foreign_authority_is_not_accepted(
 
 
 @needs_openssl
+def test_a_port_for_other_nodes_with_tls_is_no_port_of_the_api(
+    certificates: dict[str, Certificate],
+) -> None:
+    """Such a port speaks TLS, but not with a protocol of clients."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificates["node"].chain, certificates["node"].key)
+
+    def shake_hands(connection: socket.socket) -> None:
+        with suppress(OSError), context.wrap_socket(connection, server_side=True) as secured:
+            secured.recv(1)  # until the client has left
+
+    with answering(shake_hands) as endpoint:
+        endpoint = endpoint.replace("127.0.0.1", "localhost")
+        error = refused(endpoint, LONG_S, trusting(certificates["known"]))
+    assert error.reason == "NOT_ONELOG"
+    assert f"{endpoint}: it speaks TLS and no HTTP/2" in error.message
+
+
+@needs_openssl
 def test_a_client_without_a_certificate_is_told_that_the_server_may_want_one(
     secured: str, certificates: dict[str, Certificate]
 ) -> None:
@@ -203,10 +246,10 @@ def test_a_server_that_says_that_it_wants_a_certificate_is_quoted(
 
 
 @needs_openssl
-def test_a_plain_client_is_told_that_the_server_may_want_tls(secured: str) -> None:
-    error = refused(secured, SHORT_S)
-    assert error.reason in ("TLS_MISMATCH", "CONNECTION_CLOSED")
-    assert "TLS" in error.message
+def test_a_plain_client_is_told_that_the_server_wants_tls(secured: str) -> None:
+    error = refused(secured, LONG_S)
+    assert error.reason == "TLS_MISMATCH"
+    assert f"{secured}: it speaks TLS, and this client does not" in error.message
 
 
 @pytest.mark.parametrize(
@@ -246,6 +289,17 @@ def test_what_is_no_endpoint_is_refused_before_anybody_is_asked(given: str, show
         Client(given)
     assert failure.value.reason == "ENDPOINT_INVALID"
     assert shown in failure.value.message
+
+
+def test_what_a_notebook_shows_of_a_client_says_what_it_is() -> None:
+    client = Client(["db", "[::1]:7401"])
+    assert repr(client) == "Client('db:7400', '[::1]:7401')"
+    assert repr(client.namespace("shop")).endswith(", namespace='shop')")
+    assert repr(client.queue("work")) == "Queue('work')"
+    assert repr(client.stream("s")) == "Stream('s')"
+    assert repr(client.stream("s").group("g")) == "Group('g' of stream 's')"
+    assert repr(AsyncClient("db")) == "AsyncClient('db:7400')"
+    client.close()
 
 
 def test_a_client_needs_an_endpoint() -> None:

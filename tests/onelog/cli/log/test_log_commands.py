@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 from crc32c import crc32c
 
+from onelog.cli.log.output import shown_type
 from onelog.cli.main import run
 from onelog.ual.entry import Entry
 from onelog.ual.files import DiskFiles
@@ -104,7 +105,7 @@ def test_the_installed_command_says_what_it_is_and_what_it_is_not() -> None:
         [script, "--version"], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
     )
     assert done.stdout.startswith("onelog 0.")
-    assert "Commands:" in onelog().out
+    assert "Servers:\n" in onelog().out
 
 
 def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,6 +167,14 @@ def test_inspect_prints_a_table_and_json(pristine: Built) -> None:
     assert shard["last_index"] == len(pristine.entries)
     sealed = shard["files"][1]
     assert sum(sealed["entries_by_type"].values()) == sealed["entry_count"]
+    # People get names, which --type takes as well.
+    named = onelog("log", "inspect", pristine.data_dir, "--types").out
+    names = set(re.findall(r"\b(?:system|kv|queue|stream|timeseries)\.\w+", named))
+    assert len(names) == len(sealed["entries_by_type"]) or len(names) > 1
+    for name in sorted(names)[:2]:
+        dumped = onelog("log", "dump", pristine.data_dir, "--type", name, "--json").out
+        kinds = {json.loads(row)["type"] for row in dumped.splitlines()}
+        assert [shown_type(int(kind, 16)) for kind in kinds] == [name]
 
 
 @pytest.mark.parametrize("columns", [40, 80])
