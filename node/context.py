@@ -1,13 +1,14 @@
 """What a service of the API is given: the node around it, and nothing of how it was put together.
 
 A service is made once, before the shards have recovered, and called only while the node serves:
-``NodeContext.drivers`` is empty at first and complete before the first call gets through. A service
+``NodeContext.drivers`` is empty at first and complete before the first call gets through, but for
+shards whose logs have to be repaired before they start (``repairs``). A service
 with a long poll or a stream open watches ``stopping`` and ends it with a status for the client when
 that is set; what has not ended after ``shutdown.drain_s`` is cut.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from onelog.node.metrics import Metrics
 from onelog.node.replica.driver import ShardDriver
 from onelog.node.replica.retention import Holding
 from onelog.node.replica.shard import NodeClock
+from onelog.node.replica.start_repair import StartRepair
 from onelog.node.snapshots.past import PastStates
 from onelog.node.snapshots.taking import Snapshots
 from onelog.node.tracing import Tracer
@@ -47,6 +49,8 @@ class NodeContext:
     started_s: float  # of the clock
     # The shards of this process by number; not all shards, where there are several workers.
     drivers: dict[int, ShardDriver]
+    # Those that start when their logs are repaired, and are in ``drivers`` from then on.
+    repairs: Mapping[int, StartRepair] = field(default_factory=dict)
     # Set when no new request is taken any more.
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     # The streams to the other nodes, for status and membership; None until there are any.

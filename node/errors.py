@@ -68,6 +68,12 @@ class MemberRemoved(NodeError):
     exit_code = 4
 
 
+class ShardDamaged(NodeError):
+    """A shard cannot start: its log is damaged, and no other member can repair it."""
+
+    reason = "SHARD_DAMAGED"
+
+
 class OutOfMemory(NodeError):
     """The process has no more memory; the message says what it held."""
 

@@ -225,8 +225,12 @@ class Metrics:
     ) -> None:
         """Report these at each scrape, and time the syncs of the shards."""
         for number, each in drivers.items():
-            each.syncs.observe = self.sync_seconds.labels(str(number)).observe
+            self.watch_shard(number, each)
         self.registry.register(_Live(drivers, driver, transport))
+
+    def watch_shard(self, number: int, driver: ShardDriver) -> None:
+        """Time the syncs of a shard."""
+        driver.syncs.observe = self.sync_seconds.labels(str(number)).observe
 
     def watch_ports(self, ports: Mapping[str, Acceptor[Any]]) -> None:
         """Report the connections of these at each scrape."""

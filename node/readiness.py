@@ -2,9 +2,11 @@
 
 A process goes through *forming* (until it belongs to a cluster), *recovering* (its shards replay
 their logs), *electing* (until every shard here has had a leader), *serving* and *stopping*, or
-*removed* if its cluster does not want it any more. It is ready while serving. A shard without a
-leader, or whose leader is not heard here, makes a serving node not ready only after a while:
-elections are short, and a load balancer that took every node away for one would do harm.
+*removed* if its cluster does not want it any more. It is ready while serving. While a shard cannot
+start because its log has to be repaired first, the process is *repairing*: it serves the others,
+and is not ready. A shard without a leader, or whose leader is not heard here, makes a serving node
+not ready only after a while: elections are short, and a load balancer that took every node away for
+one would do harm.
 
 Progress is written by the thread that recovers and read by the loop: single assignments of whole
 values, so that no lock is needed.
@@ -17,6 +19,7 @@ from typing import Any
 
 from onelog.cluster.raft.member import LEADER
 from onelog.node.replica.driver import ShardDriver
+from onelog.node.replica.start_repair import StartRepair
 from onelog.node.replicas import RecoveryStopped
 from onelog.snapshot.progress import Phase
 
@@ -31,6 +34,7 @@ class Stage(StrEnum):
     RECOVERING = "recovering"
     ELECTING = "electing"
     SERVING = "serving"
+    REPAIRING = "repairing"
     STOPPING = "stopping"
     REMOVED = "removed"
 
@@ -57,6 +61,8 @@ class Readiness:
         self._is_stopping = False
         # The shards that this node was removed from.
         self.removed: Collection[int] = ()
+        # The shards that start when their logs are repaired.
+        self.repairs: Mapping[int, StartRepair] = {}
 
     # Called by the server
 
@@ -110,7 +116,7 @@ class Readiness:
                 self._led_s[shard] = now_s
         if self.stage is Stage.ELECTING and len(self._led_s) == len(self._drivers):
             self.stage = Stage.SERVING
-        return self.stage is Stage.SERVING and not self.leaderless()
+        return self.stage is Stage.SERVING and not self.leaderless() and not self.repairs
 
     def leaderless(self) -> list[int]:
         """Return the shards that have had no leader for too long."""
@@ -134,9 +140,12 @@ class Readiness:
                 leader_id=None if leader_id is None else str(leader_id),
                 term=member.term,
             )
+        for shard, repair in self.repairs.items():
+            shards.setdefault(str(shard), {}).update(repair=repair.report())
+        is_repairing = bool(self.repairs) and self.stage in (Stage.ELECTING, Stage.SERVING)
         return {
             "ready": is_ready,
-            "stage": self.stage.value,
+            "stage": (Stage.REPAIRING if is_repairing else self.stage).value,
             "waiting_for": self.waiting_for or self._missing(),
             "shards": shards,
         }
@@ -146,6 +155,8 @@ class Readiness:
             shards = ", ".join(map(str, sorted(self.removed)))
             return f"the rest of its removal: it was removed from shard {shards} only; repeat it"
         if self.stage in (Stage.ELECTING, Stage.SERVING):
+            if self.repairs:
+                return "; ".join(each.describe() for each in self.repairs.values())
             leaderless = self.leaderless()
             if leaderless:
                 return f"a leader of shard {', '.join(map(str, leaderless))}"

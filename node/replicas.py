@@ -7,13 +7,19 @@ An error in any part ends ``run`` with that error.
 
 Shards recover on a thread (``Replicas.open``), one after the other: a large log takes a while, and
 the loop has others to answer. A shard belongs to the loop from the moment it is handed over.
+
+A shard whose log is damaged where its replay needs it does not keep the others from starting: what
+it lacks is fetched from other members first (node/replica/start_repair.py), and it starts later
+(``started``). Without other members the start fails with ``ShardDamaged``.
 """
 
 import asyncio
+import logging
 import random
 import secrets
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,17 +31,28 @@ from onelog.cluster.raft.membership import Membership
 from onelog.cluster.transport.handshake import Identity
 from onelog.cluster.transport.peers import PeerTransport, TransportConfig
 from onelog.cluster.transport.wire import WireError
+from onelog.node.errors import ShardDamaged
 from onelog.node.membership.peer_port import PeerPort
-from onelog.node.replica.driver import Driver, ShardDriver
+from onelog.node.replica.driver import Driver, RepairDriver, ShardDriver
 from onelog.node.replica.requests import ShardConfig
 from onelog.node.replica.shard import Shard
+from onelog.node.replica.start_repair import (
+    REPAIRS_MAX,
+    START_ERRORS,
+    FoundDamage,
+    StartRepair,
+    find_damage,
+)
 from onelog.snapshot.progress import Phase, Progress
 from onelog.snapshot.store import KeepConfig
 from onelog.ual.directory import DataDirectory, Topology
+from onelog.ual.errors import UnknownVersion
 from onelog.ual.files import DiskFiles, Files
 from onelog.ual.log_config import LogConfig
 
 DISK = DiskFiles()
+
+_log = logging.getLogger("onelog.node.replicas")
 
 
 class SystemClock:
@@ -89,6 +106,23 @@ class RecoveryStopped(Exception):
 ShardProgress = Callable[[int, Phase, int, int], None]
 
 
+def _refuse_start(
+    number: int, error: Exception, found: FoundDamage | None, *, is_alone: bool
+) -> ShardDamaged:
+    """Return why a shard cannot start, and what an operator can do about it."""
+    what = f"shard {number} cannot start: {error}"
+    if found is not None:
+        what = (
+            f"shard {number} cannot start: its state is rebuilt from {found.describe()}, and there "
+            "is no other member to fetch that from"
+        )
+    advice = "onelog log verify lists all damage, and onelog log repair what can be repaired here"
+    last = "restore the shard from a backup"
+    if not is_alone:
+        last = "remove this node from the cluster, and add a new one with an empty directory"
+    return ShardDamaged(f"{what}; {advice}; else {last}")
+
+
 class Replicas:
     """All shards of a node, replicated. Made and used on one loop."""
 
@@ -120,6 +154,13 @@ class Replicas:
             tls=config.client_tls,
         )
         self.drivers: dict[int, ShardDriver] = {}
+        # The shards that cannot start before their logs are repaired.
+        self.repairs: dict[int, StartRepair] = {}
+        # Called with a shard that has started later than the others.
+        self.started: Callable[[int, ShardDriver], None] = lambda _number, _driver: None
+        self._repairing: dict[int, RepairDriver] = {}
+        self._repaired: Counter[tuple[int, int]] = Counter()  # by shard and first index
+        self._progress: ShardProgress = lambda _number, _phase, _done, _total: None
 
     @classmethod
     async def open(
@@ -133,12 +174,15 @@ class Replicas:
         """Recover the shards without holding up the loop; ``directory`` is taken over."""
         made = cls(config, directory, port, files)
         loop = asyncio.get_running_loop()
+        made._progress = progress
         with ThreadPoolExecutor(1, thread_name_prefix="recovery") as executor:
             try:
                 for number in made.shard_numbers:
-                    opening = partial(made._open, number, partial(progress, number))
-                    shard = await loop.run_in_executor(executor, opening)
-                    made._add(number, shard)
+                    opened = await loop.run_in_executor(executor, made._open_or_repair, number)
+                    if isinstance(opened, StartRepair):
+                        made._repair(opened)
+                    else:
+                        made._add(number, opened)
             except BaseException:
                 await made.stop(0)
                 directory.close()
@@ -150,11 +194,69 @@ class Replicas:
         driver = self.drivers[number] = self.driver.add(number, shard)
         driver.on_members = self._meet_members
 
+    def _repair(self, repair: StartRepair) -> None:
+        self.repairs[repair.number] = repair
+        self._repairing[repair.number] = self.driver.add_repair(repair)
+        _log.error("shard %d starts when its log is repaired: it needs %s", repair.number,
+                   repair.found.describe())  # fmt: skip
+
+    async def _start_repaired(self, number: int) -> None:
+        """Open a shard as soon as its log is repaired."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._repairing[number].is_over.wait()
+            self.driver.end_repair(number)
+            # It ends with the process: the directory is not released while it runs.
+            with ThreadPoolExecutor(1, thread_name_prefix="recovery") as executor:
+                try:
+                    opened = await loop.run_in_executor(executor, self._open_or_repair, number)
+                except RecoveryStopped:
+                    return
+            if isinstance(opened, Shard):
+                break
+            self._repair(opened)
+            self._meet_members()
+        del self.repairs[number], self._repairing[number]
+        self._add(number, opened)
+        self._meet_members()
+        self.started(number, self.drivers[number])
+        _log.warning("shard %d has started: its log is repaired", number)
+
     @property
     def shard_numbers(self) -> Iterable[int]:
         """The shards of this process."""
         numbers = self.config.shards
         return range(self.config.topology.shards) if numbers is None else numbers
+
+    def _open_or_repair(self, number: int) -> Shard | StartRepair:
+        """Open a shard; if members can repair what keeps it from starting, return the repair."""
+        config = self.config
+        paths = self._directory.shard_path(number)
+        try:
+            return self._open(number, partial(self._progress, number))
+        except START_ERRORS as error:
+            found = find_damage(self._files, paths, number, config.log, error)
+            known = None if found is None else found.membership
+            members = set(config.peers if known is None else known.members) - {config.node_id}
+            if isinstance(error, UnknownVersion):
+                raise
+            if found is None or not members:
+                raise _refuse_start(number, error, found, is_alone=not members) from error
+            for each in found.in_the_way:
+                self._repaired[number, each.first_index] += 1
+                if self._repaired[number, each.first_index] > REPAIRS_MAX:
+                    raise
+        return StartRepair(
+            self._files,
+            paths,
+            number,
+            found,
+            members,
+            lambda: {node for node, peer in self.transport.status().items() if peer.is_connected},
+            config.shipping,
+            lambda target, message: self.transport.send(target, number, message),
+            self.clock.now_s,
+        )
 
     def _open(self, number: int, progress: Progress) -> Shard:
         config, send = self.config, self.transport.send
@@ -182,12 +284,18 @@ class Replicas:
         """
         config, members, addresses = self.config, set[UUID](), dict(self.config.peers)
         names = dict(config.names)
-        for driver in self.drivers.values():
-            membership = driver.shard.member.membership
+        memberships = [each.shard.member.membership for each in self.drivers.values()]
+        for repair in self.repairs.values():
+            if repair.found.membership is None:  # it asks the founders
+                members.update(config.peers)
+            else:
+                memberships.append(repair.found.membership)
+        for membership in memberships:
             members.update(membership.members)
             addresses.update(membership.addresses)
             names.update(membership.names)
-        if config.node_id not in members:
+        is_founder_asked = any(each.found.membership is None for each in self.repairs.values())
+        if config.node_id not in members or is_founder_asked:
             members.update(config.peers)
         members.discard(config.node_id)
         known = {each: addresses[each] for each in members if each in addresses}
@@ -205,9 +313,13 @@ class Replicas:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.transport.run(), name="transport")
                 driving = group.create_task(self.driver.run(), name="driver")
-                watching = group.create_task(self._watch_directory(), name="directory")
+                others = [group.create_task(self._watch_directory(), name="directory")]
+                for number in self.repairs:
+                    starting = self._start_repaired(number)
+                    others.append(group.create_task(starting, name=f"start {number}"))
                 driving.add_done_callback(partial(_stop_transport, self.transport))
-                driving.add_done_callback(lambda _: watching.cancel())
+                for each in others:
+                    driving.add_done_callback(lambda _, each=each: each.cancel())  # type: ignore[misc]
         finally:
             await self._port.stop()
             self._directory.close()

@@ -227,6 +227,7 @@ SERVERS: dict[str, str] = {
     "OUT_OF_MEMORY": "the process has no more memory; the message says what it held",
     "PAYLOAD_TOO_LARGE": "a payload is above the limit",
     "RANGE_NOT_WHOLE": "a range begins or ends inside a group",
+    "SHARD_DAMAGED": "a shard cannot start, and no other member can repair its log",
     "SNAPSHOT_AHEAD": "a snapshot is ahead of the log",
     "SNAPSHOT_ERROR": "a snapshot cannot be used",
     "TOPOLOGY_MISMATCH": "shards, partitions, workers or cluster differ from those asked for",

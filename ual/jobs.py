@@ -23,7 +23,7 @@ from onelog.ual.manifest import save as write_manifest
 from onelog.ual.segments.chain import Segment
 from onelog.ual.segments.format import successor_name, tomb_name
 from onelog.ual.segments.notes import SegmentNotes
-from onelog.ual.segments.sealed import SealedSegment
+from onelog.ual.segments.sealed import DamagedSegment, SealedSegment
 from onelog.ual.segments.sealing import seal_segment
 from onelog.ual.segments.unsealed import UnsealedSegment
 
@@ -43,7 +43,9 @@ def remove_segments(files: Files, directory: Path, segments: Sequence[Segment]) 
             raise
     files.sync_directory(directory)
     for segment in segments:
-        files.remove(segment.path)
+        # A segment that is set aside because its file is lost has none to remove.
+        if not isinstance(segment, DamagedSegment) or files.exists(segment.path):
+            files.remove(segment.path)
     files.sync_directory(directory)
     for path in tombstones:
         files.remove(path)

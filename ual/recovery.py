@@ -26,6 +26,7 @@ the last file ends. If that file has lost its end, the successor is useless and 
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -156,6 +157,7 @@ class Known:
     unsynced_bytes_max: int
     install: Install | None = None  # an interrupted install: these files count as renamed
     base: Base | None = None
+    commit_index: int = 0  # every entry up to here was committed
 
 
 @dataclass(slots=True)
@@ -167,26 +169,59 @@ class Survey:
     foreign: list[str]
 
 
-def survey(files: Files, directory: Path, known: Known, *, allow_damaged: bool = False) -> Survey:
+def survey(
+    files: Files,
+    directory: Path,
+    known: Known,
+    *,
+    allow_damaged: bool = False,
+    allow_missing: bool = False,
+) -> Survey:
     """Read a shard's segment directory; raise a ``DataError`` for anything but a torn tail.
 
     With ``allow_damaged``, a sealed file that cannot be opened is replaced by a ``DamagedSegment``
-    that serves nothing, if its neighbours show which entries it must hold.
+    that serves nothing, if its header or its neighbours show what it must hold. With
+    ``allow_missing``, so is a range that has no file, if it is known to be committed.
     """
+    found = _read_files(files, directory, known, allow_damaged=allow_damaged)
+    found.segments = _bridge(files, directory, found.segments, known, allow_missing=allow_missing)
+    for segment in found.segments:
+        if isinstance(segment, DamagedSegment) and not segment.first_proposal:
+            raise CorruptFile(str(segment.path), segment.rule, segment.offset)
+    _check_range(directory, found.segments, known)
+    return found
+
+
+def survey_damage(files: Files, directory: Path, known: Known) -> list[Segment]:
+    """Read the segment directory of a log that cannot be opened; return what it has of the log.
+
+    As ``survey`` with everything allowed. Besides, a ``DamagedSegment`` whose first proposal is 0
+    has a place and no number: what is before it has to be repaired first.
+    """
+    found = _read_files(files, directory, known, allow_damaged=True)
+    segments = _bridge(files, directory, found.segments, known, allow_missing=True)
+    last_index = segments[-1].last_index if segments else 0
+    if last_index < known.durable_index:
+        raise MissingSegment(str(directory), last_index + 1, known.durable_index)
+    return segments
+
+
+def _read_files(files: Files, directory: Path, known: Known, *, allow_damaged: bool) -> Survey:
+    """Return the segments that there are; sealed ones that cannot be opened know only a place."""
     names, found = sort_names(files, directory)
     found.actions.extend(finish_deletions(directory, names, known))
     gone = {action.path.name for action in found.actions if isinstance(action, Remove)}
-    present = [name for name in names[SegmentKind.SEALED].values() if name not in gone]
     sealed: list[Segment] = []
-    broken: dict[int, CorruptFile] = {}  # by place
-    for name in present:
+    for first, name in names[SegmentKind.SEALED].items():
+        if name in gone:
+            continue
         try:
             sealed.append(SealedSegment.open(files, directory / name))
         except CorruptFile as error:
             if not allow_damaged:
                 raise
-            broken[len(sealed)] = error
-            sealed.append(_make_placeholder(directory / name, error))
+            place = SegmentHeader(0, 0, first, 0)
+            sealed.append(DamagedSegment(directory / name, place, error.rule, error.offset))
     unsealed = {
         first: directory / name
         for first, name in names[SegmentKind.UNSEALED].items()
@@ -200,47 +235,72 @@ def survey(files: Files, directory: Path, known: Known, *, allow_damaged: bool =
         if name not in gone:
             _adopt(files, directory / name, scanned, known, found.actions)
     found.segments = [*sealed, *scanned]
-    for at, damage in broken.items():
-        found.segments[at] = _stand_in(files, found.segments, at, damage)
-    _check_range(directory, found.segments, known)
     return found
 
 
-def _make_placeholder(path: Path, error: CorruptFile) -> DamagedSegment:
-    parsed = parse_segment_name(path.name)
-    assert parsed is not None, path
-    return DamagedSegment(path, SegmentHeader(0, 0, parsed[0], 0), error.rule, error.offset)
+NO_FILE = "no file holds these entries"
+
+
+def _bridge(
+    files: Files, directory: Path, parts: Sequence[Segment], known: Known, *, allow_missing: bool
+) -> list[Segment]:
+    """Return the segments with the range of each damaged one, and with stand-ins for lost files.
+
+    A file that is damaged reaches up to the next name. A range before an unsealed file may have
+    been an unsealed file itself, so there only what is known to be committed gets a stand-in.
+    """
+    chain: list[Segment] = []
+    shard = next((part.header.shard for part in parts if not isinstance(part, DamagedSegment)), 0)
+    for at, each in enumerate(parts, start=1):
+        part, after = each, parts[at] if at < len(parts) else None
+        expected = chain[-1].last_index + 1 if chain else known.first_index
+        if allow_missing and expected is not None and part.first_index > expected:
+            is_sealed = not isinstance(part, UnsealedSegment)
+            if is_sealed or part.first_index - 1 <= known.commit_index:
+                path = directory / segment_name(expected)
+                header = _stand_in(chain, shard, expected, part.first_index - 1, known)
+                chain.append(DamagedSegment(path, header, NO_FILE))
+        if isinstance(part, DamagedSegment):
+            if after is None:  # its end is unknown
+                raise CorruptFile(str(part.path), part.rule, part.offset)
+            last_index = after.first_index - 1
+            header = _stand_in(chain, shard, part.first_index, last_index, known)
+            with suppress(CorruptFile):
+                data = files.open_read(part.path).read(HEADER_SIZE, 0)
+                own = SegmentHeader.decode_identity(str(part.path), data)
+                if (own.shard, own.first_index) == (shard, part.first_index):
+                    header = replace(
+                        header, segment_id=own.segment_id, first_proposal=own.first_proposal
+                    )
+            part = DamagedSegment(part.path, header, part.rule, part.offset)
+        chain.append(part)
+    return chain
 
 
 def _stand_in(
-    files: Files, segments: Sequence[Segment], at: int, error: CorruptFile
-) -> DamagedSegment:
-    """Derive what a damaged file must hold from its header, if good, and its neighbours."""
-    path = segments[at].path
-    before = segments[at - 1] if at else None
-    if at + 1 == len(segments):
-        raise error  # its end is unknown
-    after = segments[at + 1]
-    first_index, shard = segments[at].first_index, after.header.shard
-    try:
-        header = SegmentHeader.decode_identity(
-            str(path), files.open_read(path).read(HEADER_SIZE, 0)
-        )
-    except CorruptFile:
-        if not isinstance(before, SealedSegment) or before.is_compacted:
-            raise error from None
-        first_proposal = before.first_proposal + before.proposal_count()
-        header = SegmentHeader(shard, before.segment_id + 1, first_index, first_proposal)
-    header = replace(
-        header,
-        last_index=after.first_index - 1,
-        first_timestamp_ns=before.last_timestamp_ns if before is not None else 0,
-        last_timestamp_ns=before.last_timestamp_ns if before is not None else 0,
-        entry_count=after.first_index - first_index,
+    chain: Sequence[Segment], shard: int, first_index: int, last_index: int, known: Known
+) -> SegmentHeader:
+    """Derive the header of a lost file from what is before it; proposal 0 if that is lost, too."""
+    before = chain[-1] if chain else None
+    proposal = time_ns = segment_id = 0
+    if before is None:
+        if first_index == known.first_index:
+            proposal, segment_id = known.first_proposal, 1
+    else:
+        time_ns, segment_id = before.last_timestamp_ns, before.header.segment_id + 1
+        if isinstance(before, SealedSegment) and not before.is_compacted:
+            with suppress(CorruptFile):
+                proposal = before.first_proposal + before.proposal_count()
+    return SegmentHeader(
+        shard,
+        segment_id,
+        first_index,
+        proposal,
+        last_index=last_index,
+        first_timestamp_ns=time_ns,
+        last_timestamp_ns=time_ns,
+        entry_count=last_index - first_index + 1,
     )
-    if header.first_index != first_index:
-        raise error
-    return DamagedSegment(path, header, error.rule, error.offset)
 
 
 def sort_names(files: Files, directory: Path) -> tuple[dict[SegmentKind, dict[int, str]], Survey]:
@@ -519,6 +579,7 @@ def open_log(
     shard: int,
     config: LogConfig | None = None,
     allow_damaged: bool = False,
+    allow_missing: bool = False,
     snapshots: tuple[SnapshotRecord, ...] = (),
     base: Base | None = None,
 ) -> tuple[Log, Survey]:
@@ -527,18 +588,16 @@ def open_log(
     Interrupted cuts, drops and seals are finished, a torn tail is cut, a missing MANIFEST is made
     again; anything worse is a ``DataError`` and the directory is left as it was.
 
-    ``allow_damaged``: damaged sealed files are tolerated, see ``survey``. ``snapshots`` and
-    ``base`` are what a new MANIFEST has of them.
+    ``allow_damaged`` and ``allow_missing``: damaged and missing sealed files are tolerated, see
+    ``survey``. ``snapshots`` and ``base`` are what a new MANIFEST has of them.
     """
     config = config or LogConfig()
-    manifest, hint = load_manifest(files, paths.manifest), hard_state.hint
-    if manifest is not None and manifest.install is not None:
-        finish_install(files, paths.segments, manifest.install)
-        manifest = replace(manifest, install=None)
-    known = combine_known(manifest, hint, config.unsynced_bytes_max)
+    manifest, known = read_known(files, paths, hard_state, config)
     if manifest is None:
         known = replace(known, base=base)
-    found = survey(files, paths.segments, known, allow_damaged=allow_damaged)
+    found = survey(
+        files, paths.segments, known, allow_damaged=allow_damaged, allow_missing=allow_missing
+    )
     for segment in found.segments:
         if segment.header.shard != shard:
             theirs = f"shard {segment.header.shard}"
@@ -546,9 +605,6 @@ def open_log(
     carry_out(files, paths.segments, found.actions)
     parts = tuple(_open_for_append(files, paths.segments, shard, found.segments, known))
     segments = SegmentSet(parts, ApplyNotes())
-    recorded = max(
-        hint.commit_index if hint else 0, manifest.checkpoint.commit_index if manifest else 0
-    )
     log = Log(
         files,
         paths,
@@ -556,7 +612,7 @@ def open_log(
         config,
         segments,
         # Sealed entries were applied, hence committed, whatever an older record says.
-        commit_index=max(segments.sealed_index, min(recorded, segments.last_index)),
+        commit_index=max(segments.sealed_index, min(known.commit_index, segments.last_index)),
         generation=known.generation,
         snapshots=manifest.snapshots if manifest else snapshots,
         cold=manifest.cold if manifest else (),
@@ -565,6 +621,17 @@ def open_log(
     )
     log.checkpoint()
     return log, found
+
+
+def read_known(
+    files: Files, paths: ShardPaths, hard_state: HardStateFile, config: LogConfig
+) -> tuple[Manifest | None, Known]:
+    """Return MANIFEST, after finishing an install that it decided on, and what is known with it."""
+    manifest = load_manifest(files, paths.manifest)
+    if manifest is not None and manifest.install is not None:
+        finish_install(files, paths.segments, manifest.install)
+        manifest = replace(manifest, install=None)
+    return manifest, combine_known(manifest, hard_state.hint, config.unsynced_bytes_max)
 
 
 def open_hard_state(files: Files, paths: ShardPaths) -> HardStateFile:
@@ -584,7 +651,10 @@ def combine_known(manifest: Manifest | None, hint: Hint | None, unsynced_bytes_m
     """Combine what MANIFEST and the hint record about a log."""
     if manifest is None:
         durable_index, generation = (hint.durable_index, hint.generation) if hint else (0, 0)
-        return Known(None, 1, durable_index, generation, None, unsynced_bytes_max)
+        commit_index = hint.commit_index if hint else 0
+        return Known(
+            None, 1, durable_index, generation, None, unsynced_bytes_max, commit_index=commit_index
+        )
     checkpoint = manifest.checkpoint
     durable_index = checkpoint.durable_index
     # A hint from before the last cut is about entries that are gone.
@@ -599,6 +669,7 @@ def combine_known(manifest: Manifest | None, hint: Hint | None, unsynced_bytes_m
         unsynced_bytes_max,
         manifest.install,
         manifest.base,
+        max(checkpoint.commit_index, hint.commit_index if hint is not None else 0),
     )
 
 

@@ -192,6 +192,8 @@ class Edge:
         driver = self.context.drivers.get(shard)
         if driver is None:
             topology = self._topology
+            if shard in self.context.repairs:  # the leader has what this node will have
+                raise Elsewhere(shard, self._leader_endpoint(shard))
             raise Elsewhere(shard, topology.endpoint(shard, topology.self_id))
         return driver
 

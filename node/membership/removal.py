@@ -75,7 +75,7 @@ class RemovalWatch:
 
     async def run(self) -> None:
         """Return when this node was removed from all shards of this process."""
-        while len(self.removed) < len(self._replicas):
+        while not self._replicas or len(self.removed) < len(self._replicas):
             await asyncio.sleep(LOOK_S)
             await self.look()
 
@@ -93,6 +93,7 @@ class RemovalWatch:
         """Return the shards that have heard no leader for long."""
         now_s = self._now_s()
         for number, member in self._replicas.items():
+            self._heard_s.setdefault(number, now_s)  # it may have started late
             if member.hears_leader:
                 self._heard_s[number] = now_s
                 self.removed.discard(number)  # it was added again

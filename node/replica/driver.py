@@ -32,6 +32,7 @@ from onelog.node.replica.jobs import JobThread, ShipJob
 from onelog.node.replica.requests import Drafts, Durability, Outcome
 from onelog.node.replica.shard import Shard
 from onelog.node.replica.stale_reads import Level
+from onelog.node.replica.start_repair import StartRepair
 from onelog.node.replica.status import ShardStatus
 from onelog.ual.jobs import ManifestJob, SealJob, SyncJob
 
@@ -307,6 +308,48 @@ class ShardDriver:
         self.shard.log.close()
 
 
+class RepairDriver:
+    """Drives the repair of a shard that cannot start. Made by ``Driver.add_repair``."""
+
+    def __init__(self, repair: StartRepair, fail: Callable[[BaseException], None]) -> None:
+        self.repair = repair
+        # Set when the shard can be opened again.
+        self.is_over = asyncio.Event()
+        self._fail = fail
+        self._is_closed = False
+        self._jobs: JobThread[ShipJob] = JobThread(f"repair-{repair.number}", fail)
+
+    def deliver(self, sender: UUID, message: Message) -> None:
+        """Pass a message of a peer on."""
+        self._advance(lambda: self.repair.on_message(sender, message))
+
+    def tick(self) -> None:
+        """Do what time brings."""
+        self._advance(self.repair.advance)
+
+    def close(self) -> None:
+        """Stop; a job that is under way changes nothing any more."""
+        self._is_closed = True
+        self._jobs.stop(waits=False)
+
+    def _advance(self, act: Callable[[], None]) -> None:
+        if self._is_closed:
+            return
+        try:
+            act()
+            job = self.repair.next_job()
+        except BaseException as error:  # noqa: BLE001 - the root of a callback
+            self._fail(error)
+            return
+        if job is not None:
+            self._jobs.run(job, self._completed)
+        if self.repair.is_done:
+            self.is_over.set()
+
+    def _completed(self, job: ShipJob) -> None:
+        self._advance(lambda: self.repair.finish(job))
+
+
 TICKS_PER_HEARTBEAT = 4
 # How often the driver looks for segments to seal.
 SEAL_PERIOD_S = 1.0
@@ -317,6 +360,7 @@ class Driver:
 
     def __init__(self, refuse: Callable[[UUID, WireError], None] | None = None) -> None:
         self._shards: dict[int, ShardDriver] = {}
+        self._repairs: dict[int, RepairDriver] = {}  # of shards that cannot start yet
         self._refuse = refuse or (lambda _sender, _error: None)
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Sealing reads and writes whole files: a sync must not wait behind it.
@@ -331,6 +375,15 @@ class Driver:
         self._shards[number] = driver
         return driver
 
+    def add_repair(self, repair: StartRepair) -> RepairDriver:
+        """Drive the repair of a shard that cannot start, until ``end_repair``."""
+        driver = self._repairs[repair.number] = RepairDriver(repair, self.fail)
+        return driver
+
+    def end_repair(self, number: int) -> None:
+        """End a repair; its shard is opened next."""
+        self._repairs.pop(number).close()
+
     def __getitem__(self, number: int) -> ShardDriver:
         return self._shards[number]
 
@@ -338,7 +391,7 @@ class Driver:
         """Pass messages of a peer to their shards; drop those of shards that are not here."""
         shards = self._shards
         for number, message in messages:
-            driver = shards.get(number)
+            driver = shards.get(number) or self._repairs.get(number)
             if driver is not None:
                 driver.deliver(sender, message)
 
@@ -369,6 +422,8 @@ class Driver:
             await asyncio.wait(under_way, timeout=grace_s)
         self._stopped.set()
         self._seals.stop()
+        for repair in self._repairs.values():
+            repair.close()
         for driver in drivers:
             driver.close()
 
@@ -395,6 +450,8 @@ class Driver:
                 driver.tick()
                 if now_s >= seal_s:
                     driver.begin_seal()
+            for repair in self._repairs.values():
+                repair.tick()
             if now_s >= seal_s:
                 seal_s = now_s + SEAL_PERIOD_S
             due_s = now_s + period_s

@@ -26,28 +26,25 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 from uuid import UUID
 
 from crc32c import crc32c
 
 from onelog.cluster.config import ShippingConfig
 from onelog.cluster.raft.catch_up import ChunkOutcome, PieceFetch, Wanted
-from onelog.cluster.raft.member import LEADER
 from onelog.cluster.raft.messages import Chunk, Message, Unavailable
 from onelog.node.replica.jobs import ShipJob
 from onelog.ual.entry import Unreadable
 from onelog.ual.errors import CorruptFile, EntriesDamaged, UalError
 from onelog.ual.files import File, Files, sync_new_name
-from onelog.ual.log import Log
+from onelog.ual.log import WriteGuard
+from onelog.ual.segments.chain import SegmentSet
 from onelog.ual.segments.check import check_sealed
-from onelog.ual.segments.exchange import Joined, join_pieces, write_joined
+from onelog.ual.segments.exchange import Joined, compare_intact, join_pieces, write_joined
 from onelog.ual.segments.format import FOOTER_FILE_CRC_OFFSET, FOOTER_SIZE, compacting_name
 from onelog.ual.segments.sealed import DamagedSegment, SealedSegment
 from onelog.ual.segments.unsealed import UnsealedSegment
-
-if TYPE_CHECKING:
-    from onelog.cluster.raft.member import RaftMember
 
 _log = logging.getLogger("onelog.node.mending")
 
@@ -70,6 +67,7 @@ class Damage:
     rule: str
     found_by: str
     refusals: dict[UUID, str] = field(default_factory=dict)  # why members have no copy
+    refused_with: tuple[tuple[UUID, str], ...] = ()  # likewise, when all were asked
     is_refused: bool = False  # all members were asked, and none has given a copy
     is_alarming: bool = False  # likewise, and it is needed
     retry_at_s: float = 0.0  # when members are asked, or asked again
@@ -106,6 +104,33 @@ class _Attempt:
     is_working: bool = False
 
 
+class RepairedLog(Protocol):
+    """The log of a shard, or what there is of one that cannot be opened yet."""
+
+    segments: SegmentSet
+    last_term: int
+    guard: WriteGuard
+
+
+class Seat(Protocol):
+    """The place of a replica in its group, as its repairs see it."""
+
+    @property
+    def term(self) -> int:
+        """The term of messages; 0 outside of Raft."""
+
+    @property
+    def raft_start(self) -> int:
+        """The first proposal that Raft needs whole."""
+
+    @property
+    def ask_again_s(self) -> float:
+        """How long to wait when all members were asked, and none has a copy."""
+
+    def rank_members(self) -> list[UUID]:
+        """Return the members to ask, those first that are likely to answer."""
+
+
 class Repair:
     """See the module."""
 
@@ -113,8 +138,8 @@ class Repair:
         self,
         files: Files,
         shard: int,
-        log: Log,
-        member: "RaftMember",
+        log: RepairedLog,
+        seat: Seat,
         config: ShippingConfig,
         send: Callable[[UUID, Message], None],
         now_s: Callable[[], float],
@@ -133,7 +158,7 @@ class Repair:
         self._files = files
         self._shard = shard
         self._log = log
-        self._member = member
+        self._seat = seat
         self._config = config
         self._send = send
         self._now_s = now_s
@@ -143,7 +168,8 @@ class Repair:
         self._repair: _Attempt | None = None
         self._surveying: Damage | None = None
         for segment in log.segments.segments:
-            if isinstance(segment, DamagedSegment):
+            # Without a number it is not known what to fetch: see ``survey_damage``.
+            if isinstance(segment, DamagedSegment) and segment.first_proposal:
                 self._note(segment, "opening")
 
     # Finding
@@ -290,6 +316,11 @@ class Repair:
 
     # Repair
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether a member was asked for a copy, and an answer may come."""
+        return self._repair is not None
+
     def advance(self) -> None:
         """Send the fetches that are due; try the next member if one does not answer."""
         now_s = self._now_s()
@@ -304,7 +335,7 @@ class Repair:
         elif now_s - repair.fetch.last_s > self._config.give_up_s / 2 and not repair.is_working:
             self._refused("no answer")
         elif not repair.is_complete and not repair.is_working:
-            for fetch in repair.fetch.due(self._member.term, now_s, 0):
+            for fetch in repair.fetch.due(self._seat.term, now_s, 0):
                 self._send(repair.source, fetch)
 
     def _forget_gone(self) -> None:
@@ -324,7 +355,7 @@ class Repair:
             for each in self._log.segments.segments
             if isinstance(each, DamagedSegment)
         }
-        members = self._rank_members()
+        members = self._seat.rank_members()
         for first_index, damage in self.damages.items():
             if now_s < damage.retry_at_s or first_index not in present:
                 continue
@@ -336,18 +367,12 @@ class Repair:
                     return
             # No member has a copy: ask all of them again later.
             damage.is_alarming = damage.last_index >= self.needless_before
-            damage.retry_at_s = now_s + self._config.give_up_s
-            _log.error("no member can give a copy of %s: %s", damage.path, damage.refusals)
-            damage.refusals, damage.is_refused = {}, True
+            damage.retry_at_s = now_s + self._seat.ask_again_s
+            refused_with = tuple(sorted(damage.refusals.items()))
+            if refused_with != damage.refused_with:
+                _log.error("no member can give a copy of %s: %s", damage.path, damage.refusals)
+            damage.refused_with, damage.refusals, damage.is_refused = refused_with, {}, True
             self._tell()
-
-    def _rank_members(self) -> list[UUID]:
-        """Return the other members, those first that are likely to answer."""
-        member = self._member
-        others = [each for each in member.membership.members if each != member.self_id]
-        if member.state == LEADER:
-            return sorted(others, key=member.find_match, reverse=True)
-        return sorted(others, key=lambda each: each != member.leader_id)
 
     def _fetch_from(self, segment: DamagedSegment, index: int, now_s: float) -> PieceFetch:
         proposal = segment.first_proposal if index == segment.first_index else 1
@@ -412,9 +437,13 @@ class Repair:
 
     def next_job(self) -> ShipJob | None:
         """Return the next job on files, if there is one."""
+        return self.replace_job() or self._survey_job() or self._scrub_job()
+
+    def replace_job(self) -> ShipJob | None:
+        """Return the job that makes a file of the pieces, if all of them are there."""
         repair = self._repair
         if repair is None or not repair.is_complete or repair.is_working:
-            return self._survey_job() or self._scrub_job()
+            return None
         repair.is_working = True
         joined: list[Joined] = []
 
@@ -440,7 +469,10 @@ class Repair:
         after, header = segments[at + 1], joined.header
         before_ns = segments[at - 1].last_timestamp_ns if at else 0
         name = str(damaged.path)
-        if after.entry_count and header.last_timestamp_ns > after.first_timestamp_ns:
+        compare_intact(damaged, joined)
+        # The times of a file that could not be opened are not known.
+        is_known = not isinstance(after, DamagedSegment) or after.opened is not None
+        if is_known and after.entry_count and header.last_timestamp_ns > after.first_timestamp_ns:
             raise CorruptFile(name, f"times up to {header.last_timestamp_ns}, later than the next")
         if header.first_timestamp_ns < before_ns:
             raise CorruptFile(name, f"times from {header.first_timestamp_ns}, before {before_ns}")
@@ -448,9 +480,9 @@ class Repair:
             raise CorruptFile(name, f"term {joined.term_last}, here is {self._log.last_term}")
         count = after.first_proposal - damaged.first_proposal
         if joined.proposal_count is None:
-            if after.first_proposal > self._member.journal.start:
+            if after.first_proposal > self._seat.raft_start:
                 raise CorruptFile(name, "compacted there, and Raft needs it whole")
-        elif joined.proposal_count != count:
+        elif joined.proposal_count != count and after.first_proposal:
             raise CorruptFile(name, f"{joined.proposal_count} proposals, {count} belong here")
 
     def _install(self, damaged: DamagedSegment) -> None:

@@ -8,6 +8,7 @@ that is being shipped is kept open too, so it stays readable when newer ones rep
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from typing import Protocol
 from uuid import UUID
 
 from onelog.cluster.config import ShippingConfig
@@ -17,14 +18,33 @@ from onelog.snapshot.reader import SnapshotReader
 from onelog.snapshot.store import SnapshotStore
 from onelog.ual.errors import CorruptFile
 from onelog.ual.files import File, Files
-from onelog.ual.log import Log
-from onelog.ual.segments.chain import Segment
+from onelog.ual.segments.chain import Segment, SegmentSet
 from onelog.ual.segments.exchange import Piece, cut_piece
-from onelog.ual.segments.notes import SegmentNotes
+from onelog.ual.segments.notes import ApplyNotes, SegmentNotes
 from onelog.ual.segments.sealed import DamagedSegment
 from onelog.ual.segments.unsealed import UnsealedSegment
 
 PIECES_OPEN_MAX = 2
+
+
+class ServedLog(Protocol):
+    """The log of a shard, or the intact files of one that cannot be opened yet."""
+
+    @property
+    def first_index(self) -> int:
+        """The first index that is kept."""
+
+    @property
+    def applied_index(self) -> int:
+        """The last index that may be sent."""
+
+    @property
+    def segments(self) -> SegmentSet:
+        """The segments."""
+
+    @property
+    def notes(self) -> ApplyNotes:
+        """What apply has learned about entries that are not sealed."""
 
 
 class Sender:
@@ -33,8 +53,8 @@ class Sender:
     def __init__(
         self,
         files: Files,
-        log: Log,
-        snapshots: SnapshotStore,
+        log: ServedLog,
+        snapshots: SnapshotStore | None,
         config: ShippingConfig,
         reply: Callable[[UUID, Message], None],
         term: Callable[[], int],
@@ -61,6 +81,7 @@ class Sender:
 
     def open_snapshot(self, index: int) -> SnapshotReader | None:
         """Open a kept snapshot and keep it open; only headers are read."""
+        assert self._snapshots is not None, "a leader has some"
         for record in self._snapshots.records:
             if record.index == index:
                 path = self._snapshots.path(record)

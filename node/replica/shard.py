@@ -159,8 +159,9 @@ class Shard:
         self._guard = Guard(self)
         self._hard_state = open_hard_state(files, paths)
         self.log, self.survey = open_log(
-            files, paths, self._hard_state, shard=shard, config=log_config, allow_damaged=True
-        )
+            files, paths, self._hard_state, shard=shard, config=log_config,
+            allow_damaged=True, allow_missing=bool(peer_ids),
+        )  # fmt: skip
         self.log_time = LogTime(
             lambda: int(clock.now_s() * 1e9), clock.wall_ns, lambda: self.log.last_timestamp_ns
         )
@@ -186,13 +187,9 @@ class Shard:
         self.shipping.repair.listeners.append(self._pass_on_damage)
         self._pass_on_damage()
         self.comparison = StateComparison(
-            self.member,
-            lambda: self.router,
-            send,
-            index_step=self.config.hash_index_step,
-            time_step_ns=self.config.hash_time_step_ns,
-            shard=shard,
-        )
+            self.member, lambda: self.router, send, shard=shard,
+            index_step=self.config.hash_index_step, time_step_ns=self.config.hash_time_step_ns,
+        )  # fmt: skip
         self._answers: Answers = deque()
         self.reads = ReadRounds(self.member, self._answers)
         self.requests = Requests(self.config, self._answers)

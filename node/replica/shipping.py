@@ -29,6 +29,7 @@ from onelog.ual.segments.sealed import DamagedSegment, SealedSegment
 from onelog.ual.segments.unsealed import UnsealedSegment
 
 if TYPE_CHECKING:
+    from onelog.cluster.raft.member import RaftMember
     from onelog.node.replica.shard import Shard
 
 Shipped = Fetch | Chunk | Unavailable
@@ -61,6 +62,29 @@ class ShippingStatus:
     scrubs: int  # passes over all sealed segments
 
 
+class _Seat:
+    """The place of a member in its group; see ``Seat`` in node/replica/repair.py."""
+
+    def __init__(self, member: "RaftMember", config: ShippingConfig) -> None:
+        self.ask_again_s = config.give_up_s
+        self._member = member
+
+    @property
+    def term(self) -> int:
+        return self._member.term
+
+    @property
+    def raft_start(self) -> int:
+        return self._member.journal.start
+
+    def rank_members(self) -> list[UUID]:
+        member = self._member
+        others = [each for each in member.membership.members if each != member.self_id]
+        if member.state == LEADER:
+            return sorted(others, key=member.find_match, reverse=True)
+        return sorted(others, key=lambda each: each != member.leader_id)
+
+
 class Shipping:
     """See the module. Each shard has one."""
 
@@ -84,7 +108,8 @@ class Shipping:
         self._paths = paths
         member, clock = shard.member, shard.clock
         self._offered: Offered | None = None  # the newest snapshot
-        self.repair = Repair(files, number, shard.log, member, config, send, clock.now_s)
+        seat = _Seat(member, config)
+        self.repair = Repair(files, number, shard.log, seat, config, send, clock.now_s)
         self.sender = Sender(
             files,
             shard.log,
@@ -118,7 +143,8 @@ class Shipping:
             return
         match message:
             case Fetch():
-                member.heard_from(sender, message.term)
+                if message.term:  # 0: it repairs its log, and takes no part in Raft yet
+                    member.heard_from(sender, message.term)
                 self._on_fetch(sender, message)
             case Chunk():
                 if self.receiver.on_chunk(sender, message):

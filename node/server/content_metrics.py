@@ -40,7 +40,7 @@ class ContentMetrics:
     async def collect(self) -> AsyncIterator[Metric]:
         """Yield the metrics of all shards of this process."""
         families = _Families()
-        for number, driver in self._context.drivers.items():
+        for number, driver in list(self._context.drivers.items()):
             shard = str(number)
             memory: Counter[tuple[str, str]] = Counter()
             self._add_totals(families, shard, driver, memory)

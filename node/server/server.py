@@ -29,6 +29,7 @@ from uuid import UUID
 
 from starlette.responses import Response
 
+from onelog.cluster.raft.member import RaftMember
 from onelog.cluster.raft.membership import Membership
 from onelog.node.config.schema import Config
 from onelog.node.context import NodeContext, Service, ServiceFactory
@@ -105,6 +106,7 @@ class Server:
         )
         self._services: list[Service] = []
         self._reserve = MemoryReserve()
+        self._members: dict[int, RaftMember] = {}  # of the shards that have started
 
     def stop(self) -> None:
         """Begin to stop."""
@@ -372,12 +374,13 @@ class Server:
         transport = replicas.transport
         context.transport = transport
         context.drivers.update(replicas.drivers)
+        context.repairs = self.readiness.repairs = replicas.repairs
         context.topology.found(system.cluster_id, system.topology)
 
         def find_leader(shard: int) -> LeaderView | None:
-            driver = context.drivers.get(shard)
+            driver, repair = context.drivers.get(shard), context.repairs.get(shard)
             if driver is None:
-                return None
+                return None if repair is None else LeaderView(repair.leader_id, repair.leader_term)
             member = driver.shard.member
             return LeaderView(member.leader_id, member.term, member.membership.members)
 
@@ -403,8 +406,10 @@ class Server:
         port.leaders = lambda: {
             shard: view for shard in context.drivers if (view := find_leader(shard)) is not None
         }
-        members = {number: each.shard.member for number, each in context.drivers.items()}
+        members = self._members
+        members.update({number: each.shard.member for number, each in context.drivers.items()})
         port.describe_membership = partial(describe_membership, members)
+        replicas.started = self._started
         context.balance = LeaderBalance(
             local.node.node_id,
             context.drivers,
@@ -422,6 +427,13 @@ class Server:
                 f"{local.peer_address}"
             )
         return context
+
+    def _started(self, number: int, driver: ShardDriver) -> None:
+        """Make a shard available that has started later than the others."""
+        assert self.context is not None
+        self._members[number] = driver.shard.member
+        self.context.drivers[number] = driver
+        self.metrics.watch_shard(number, driver)
 
     def _siblings(self, local: LocalProcess) -> dict[int, str]:
         """Return where the other workers of this node answer."""
@@ -515,9 +527,8 @@ class Server:
         self, context: NodeContext, replicas: Replicas, api: ApiServer
     ) -> None:
         """Raise ``MemberRemoved`` when the cluster has removed this node; or stay, if so set."""
-        members = {number: each.shard.member for number, each in context.drivers.items()}
         tls = self._credentials.peer_client
-        watch = RemovalWatch(members, replicas.transport, tls, self.clock.now_s)
+        watch = RemovalWatch(self._members, replicas.transport, tls, self.clock.now_s)
         self.readiness.removed = watch.removed
         await watch.run()
         self.readiness.remove()

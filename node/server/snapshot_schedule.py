@@ -80,7 +80,8 @@ class SnapshotSchedule:
         shard, now_s = driver.shard, self._clock.now_s()
         report, newest = self._snapshots.report(driver.number), shard.snapshots.newest
         index = 0 if newest is None else newest.index
-        since_s = report.taken_s or self._since_s[driver.number]
+        # A shard may start late, when its log has been repaired.
+        since_s = report.taken_s or self._since_s.setdefault(driver.number, now_s)
         return snapshot_due(
             Growth(
                 applied_entries=shard.log.applied_index - index,
@@ -108,7 +109,7 @@ class SnapshotSchedule:
     async def _trim(self, driver: ShardDriver) -> None:
         """Trim the log, if it is time to."""
         number, shard, now_s = driver.number, driver.shard, self._clock.now_s()
-        if now_s < self._trim_at_s[number] or shard.failure is not None:
+        if now_s < self._trim_at_s.get(number, now_s) or shard.failure is not None:
             return
         self._trim_at_s[number] = now_s + min(TRIM_S, self._config.interval_s)
         await self._shorten_past(driver)

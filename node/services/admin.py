@@ -241,6 +241,10 @@ def node_status(context: NodeContext, seen: FirstSeen) -> admin_pb2.GetStatusRes
         fill_snapshots(status.shards[-1].snapshots, driver, report, context.clock)
         fill_states(status.shards[-1].states, driver.shard.comparison.status(), names)
         alarms += _find_alarms(number, driver.shard, report, names)
+    for number, repair in context.repairs.items():
+        for each in repair.repair.damages.values():
+            text = f"the shard starts when this is repaired: {each.describe()}"
+            alarms.append(AlarmFound("SEGMENT_DAMAGED", number, each.path, text))
     if context.credentials is not None and context.topology.worker == 0:
         for alarm in context.credentials.alarms():
             alarms.append(AlarmFound(alarm.reason, 0, alarm.setting, alarm.message))
@@ -407,16 +411,19 @@ MESSAGES_SHOWN_MAX = 1_000  # of one damaged segment
 
 
 def fill_damage(
-    target: admin_pb2.DamagedSegment, number: int, damage: Damage, queues: QueueReads
+    target: admin_pb2.DamagedSegment, number: int, damage: Damage, queues: QueueReads | None
 ) -> None:
-    """Show a damaged segment, and the messages whose bodies cannot be read because of it."""
+    """Show a damaged segment, and the messages whose bodies cannot be read because of it.
+
+    ``queues``: None for a shard that has not started.
+    """
     target.shard = number
     target.path, target.rule, target.found_by = damage.path, damage.rule, damage.found_by
     target.first_index, target.last_index = damage.first_index, damage.last_index
     target.no_copy = damage.is_refused
     for first_index, last_index in damage.unreadable:
         target.unreadable.add(first_index=first_index, last_index=last_index)
-        for queue in queues.all_queues():
+        for queue in () if queues is None else queues.all_queues():
             for block, at in queue.find_within(first_index, last_index):
                 if len(target.messages) == MESSAGES_SHOWN_MAX:
                     return
@@ -902,6 +909,9 @@ class AdminService:
             queues = driver.shard.projections.queue
             for damage in driver.shard.shipping.repair.damages.values():
                 fill_damage(answer.segments.add(), number, damage, queues)
+        for number, repair in self._edge.context.repairs.items():
+            for damage in repair.repair.damages.values():
+                fill_damage(answer.segments.add(), number, damage, None)
         for _, endpoint in () if call.is_forwarded else self._other_workers():
             data = await self._edge.calls.forward(call, Elsewhere(0, endpoint), request)
             answer.segments.extend(admin_pb2.ListDamageResponse.FromString(data).segments)

@@ -91,7 +91,7 @@ class Absent:
         try:
             while True:
                 await asyncio.sleep(LOOK_S)
-                for shard in self._edge.context.drivers:
+                for shard in list(self._edge.context.drivers):
                     term = self._look_at(shard)
                     if term is not None and term.kept:
                         await self._release_due(shard, term)

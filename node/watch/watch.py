@@ -229,7 +229,12 @@ async def _place(
     """
     topology, driver = edge.context.topology, edge.context.drivers.get(shard)
     if driver is None:
-        endpoint = topology.endpoint(shard, topology.self_id)
+        is_late = shard in edge.context.repairs
+        endpoint = (
+            topology.leader_endpoint(shard)
+            if is_late
+            else topology.endpoint(shard, topology.self_id)
+        )
         if endpoint is None or call.is_forwarded:
             raise Elsewhere(shard, endpoint).error()
         return endpoint

@@ -213,6 +213,46 @@ MATRIX = (
         ),
     ),
     Fault(
+        "Disks",
+        "sealed segments are damaged or lost while a member is down",
+        "The member starts, gets the range from members that have it, and then serves that shard. "
+        "Until then it takes no part in Raft, and its other shards serve.",
+        PROCESSES,
+        (
+            "system/test_damaged_start.py::test_a_member_is_repaired_before_it_serves",
+            "system/test_damaged_start.py::"
+            "test_damage_that_a_snapshot_covers_keeps_no_member_waiting",
+            "system/test_damaged_start.py::test_a_member_waits_for_others_and_says_for_what",
+            "system/test_damaged_start.py::test_two_of_three_members_repair_each_other",
+            "system/test_damaged_start.py::"
+            "test_other_shards_serve_while_one_waits_for_a_member_that_is_whole",
+        ),
+    ),
+    Fault(
+        "Disks",
+        "power loss while a damaged log is repaired at the start",
+        "The next start goes on, and ends with the same bytes.",
+        SIMULATED_DISK,
+        (
+            "node/replica/test_start_repair.py::"
+            "test_a_crash_after_any_file_operation_of_the_repair_is_made_good_by_the_next_start",
+        ),
+    ),
+    Fault(
+        "Disks",
+        "a log that is damaged where no copy can replace it",
+        "The node does not start, and names shard, file, entries and what to do (SHARD_DAMAGED). "
+        "The others serve without it.",
+        PROCESSES,
+        (
+            "system/test_damaged_start.py::test_a_member_alone_does_not_start_and_says_what_to_do",
+            "system/test_damaged_start.py::"
+            "test_a_member_with_a_damaged_unsealed_file_does_not_start",
+            "onelog/cli/cluster/test_cluster_commands.py::"
+            "test_a_node_that_cannot_start_keeps_the_others_from_nothing",
+        ),
+    ),
+    Fault(
         "Clocks",
         "wall clocks jump an hour, forward or back, of the leader or of all",
         "Log time goes on and an alarm says so. Nothing ends early or late, and nobody is deposed.",

@@ -123,7 +123,7 @@ class Faults:
     def _crash(self, replica: Replica) -> None:
         policy = self._policy()
         self._note(f"crash {replica.name} {policy.value}")
-        was_up = replica.shard is not None
+        was_up = replica.shard is not None or replica.repairing is not None
         replica.crash(policy)
         if was_up:
             down_s = self._rng.uniform(0.0, self._profile.down_s_max)
@@ -137,7 +137,7 @@ class Faults:
         return self._rng.choice([CrashPolicy.RANDOM, CrashPolicy.KEPT])
 
     def _start(self, replica: Replica) -> None:
-        if replica.shard is None:
+        if replica.shard is None and replica.repairing is None:
             self._note(f"start {replica.name}")
             replica.start()
 
@@ -393,7 +393,7 @@ class Faults:
         """Flip a bit in a sealed segment that a restart does not need; one at a time."""
         replica = self._some()
         shard = replica.shard
-        if shard is None or any(each.has_rotten_files() for each in self._replicas):
+        if shard is None or any(each.is_damaged for each in self._replicas):
             return
         newest = shard.snapshots.newest
         if shard.log.manifest_file._under_way is not None:
@@ -413,6 +413,33 @@ class Faults:
             byte = self._rng.randrange(HEADER_SIZE, segment.size_bytes)
             self._note(f"{segment.path.name} of {replica.name} rots at {byte}")
             replica.disk.flip(segment.path, 8 * byte + self._rng.randrange(8))
+
+    def rot_while_down(self) -> None:
+        """Crash a replica and damage a sealed file of it, of whose range another has a copy."""
+        replica = self._some()
+        shard = replica.shard
+        if shard is None or any(each.is_damaged for each in self._replicas):
+            return
+        replica.seal()  # what no snapshot covers yet, too
+        others = [each.shard for each in self._replicas if each.shard and each is not replica]
+        replica.crash(self._policy())
+        files = replica.sealed_files()
+        known = {
+            segment.path: segment
+            for segment in shard.log.segments.segments
+            if isinstance(segment, SealedSegment)
+            and any(
+                other.log.first_index <= segment.first_index
+                and segment.last_index <= other.log.applied_index
+                for other in others
+            )
+        }
+        candidates = [each for each in files if each in known]
+        if candidates:
+            path = self._rng.choice(candidates)
+            # Before a file that is not sealed a lost one may have been unsealed, too.
+            replica.damage(path, may_lose=path != files[-1])
+        self._start(replica)
 
     def wall_jump(self) -> None:
         """Let a wall clock jump."""
@@ -439,9 +466,14 @@ class Faults:
         """Trim at once, while MANIFEST is being replaced for the snapshot, or a little later."""
         replica.snapshot()
         if self._rng.random() < 0.5:
-            replica.trim()
+            self._trim(replica)
         else:
-            self._schedule.after(self._rng.uniform(0.0, 0.03), replica.trim)
+            self._schedule.after(self._rng.uniform(0.0, 0.03), lambda: self._trim(replica))
+
+    def _trim(self, replica: Replica) -> None:
+        """Trim a log, unless a replica cannot start without a part of it."""
+        if not any(each.repairing for each in self._replicas):
+            replica.trim()
 
     def transfer(self) -> None:
         """Hand a leadership over."""

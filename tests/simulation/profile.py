@@ -25,6 +25,7 @@ USUAL = {
     "snapshot": 14.0,
     "snapshot_all": 6.0,
     "rot": 6.0,
+    "rot_while_down": 6.0,
     "transfer": 6.0,
 }
 # Snapshots are taken and logs dropped all the time, so whoever is away must be shipped to.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from uuid import UUID
@@ -13,13 +14,15 @@ from onelog.cluster.raft.messages import Message
 from onelog.node.replica.jobs import ShipJob
 from onelog.node.replica.requests import ShardConfig
 from onelog.node.replica.shard import Shard
+from onelog.node.replica.start_repair import START_ERRORS, StartRepair, find_damage
 from onelog.projections.shard_state import build_projections
 from onelog.snapshot.build import Capture, build_in_process, plan_build
 from onelog.snapshot.errors import NotDurable
 from onelog.ual.errors import CorruptFile, DiskFull, LogFailed
 from onelog.ual.jobs import ManifestJob, SealJob, SyncJob
 from onelog.ual.log_config import LogConfig
-from onelog.ual.segments.sealed import SealedSegment
+from onelog.ual.segments.format import HEADER_SIZE
+from onelog.ual.segments.sealed import DamagedSegment, SealedSegment
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.simulation.network import Network
 from tests.simulation.schedule import Schedule
@@ -97,6 +100,8 @@ class Replica:
         self.was_full = False  # its disk, at some time
         self.diverged: StateDiverged | None = None
         self.shard: Shard | None = None
+        self.repairing: StartRepair | None = None  # what it lacks to start
+        self._lost_file: Path | None = None
         self._note = note
         self._founders = founders
         self._schedule = schedule
@@ -118,37 +123,112 @@ class Replica:
     def start(self, *, power_loss_after: int | None = None) -> None:
         """Start the process on what the disk holds; it may not get through recovery."""
         assert self.shard is None, "it runs"
+        assert self.repairing is None, "it is about to"
         self._lives += 1
         self._paused_until_s = 0.0
         if power_loss_after is not None:
             self.lose_power_after(power_loss_after)
         try:
-            self.shard = Shard(
-                self.disk,
-                self._paths,
-                0,
-                self.node_id,
-                [each for each in self._founders.voters if each != self.node_id],
-                self.clock,
-                lambda target, message: self._network.send(self.node_id, target, message),
-                config=SHARD,
-                log_config=LOG,
-                raft_config=self._raft_config,
-                protections=self._protections,
-                founders=self._founders,
-                shipping=SHIPPING,
-            )
+            try:
+                self.shard = self._open()
+            except START_ERRORS as error:
+                self.repairing = self._find_repair(error)
         except (PowerLoss, DiskFull, LogFailed, OSError) as error:
             self._note(f"{self.name} does not start: {type(error).__name__} {error}")
             self.crash(CrashPolicy.RANDOM)
             self.on_down()
             return
+        if self.repairing is not None:
+            self._note(f"{self.name} lacks {self.repairing.found.describe()}")
+            self._repair_on(self._lives)
+            return
+        assert self.shard is not None
         self.on_start(self.shard)
         self._tick(self._lives)
 
+    def _open(self) -> Shard:
+        return Shard(
+            self.disk,
+            self._paths,
+            0,
+            self.node_id,
+            [each for each in self._founders.voters if each != self.node_id],
+            self.clock,
+            lambda target, message: self._network.send(self.node_id, target, message),
+            config=SHARD,
+            log_config=LOG,
+            raft_config=self._raft_config,
+            protections=self._protections,
+            founders=self._founders,
+            shipping=SHIPPING,
+        )
+
+    def _find_repair(self, error: Exception) -> StartRepair:
+        """Return the repair of what keeps the shard from starting, or raise the error."""
+        found = find_damage(self.disk, self._paths, 0, LOG, error)
+        if found is None:
+            raise error
+        membership = found.membership or self._founders
+        members = [each for each in membership.members if each != self.node_id]
+        return StartRepair(
+            self.disk,
+            self._paths,
+            0,
+            found,
+            members,
+            lambda: members,
+            SHIPPING,
+            lambda target, message: self._network.send(self.node_id, target, message),
+            self.clock.now_s,
+        )
+
+    def _repair_on(self, life: int) -> None:
+        """Tick the repair until the shard can be opened."""
+        if life == self._lives and self.repairing is not None:
+            self._repair(lambda repair: repair.advance())
+            delay_s = self._raft_config.heartbeat_s * TICK_SHARE
+            self._schedule.after(delay_s, lambda: self._repair_on(life))
+
+    def _repair(self, act: Callable[[StartRepair], None]) -> None:
+        repair, life, rng = self.repairing, self._lives, self._rng
+        if repair is None or self._schedule.now_s < self._paused_until_s:
+            return
+        try:
+            act(repair)
+            job = repair.next_job()
+            if job is not None:
+                if has_run := rng.random() < 0.5:
+                    job.run()
+                delay_s = rng.uniform(0.0001, 0.005)
+                finish = partial(self._finish_repair_job, life, job, has_run=has_run)
+                self._schedule.after(delay_s, finish)
+        except (LogFailed, PowerLoss, OSError) as error:
+            self._note(f"{self.name} is down: {type(error).__name__} {error}")
+            self.crash(CrashPolicy.RANDOM)
+            self.on_down()
+            return
+        if repair.is_done:
+            self._note(f"{self.name} has repaired its log")
+            self.repairing = None
+            self.start()
+
+    def _finish_repair_job(self, life: int, job: ShipJob, *, has_run: bool) -> None:
+        def act(repair: StartRepair) -> None:
+            if not has_run:
+                job.run()
+            repair.finish(job)
+
+        if life != self._lives:
+            return
+        if self._schedule.now_s < self._paused_until_s:
+            again = partial(self._finish_repair_job, life, job, has_run=has_run)
+            self._schedule.at(self._paused_until_s, again)
+        else:
+            self._repair(act)
+
     def crash(self, policy: CrashPolicy) -> None:
         """Lose the process, and of the disk what the policy says."""
-        self.shard = None
+        self.shard = self.repairing = None
         self._lives += 1
         if self.is_liar:
             policy = CrashPolicy.KEPT
@@ -184,9 +264,10 @@ class Replica:
 
     def deliver(self, sender: UUID, message: Message) -> None:
         """Take a message from the network."""
+        self._repair(lambda repair: repair.on_message(sender, message))
         self.run(lambda shard: shard.on_message(sender, message))
 
-    def run(self, act: Callable[[Shard], None]) -> None:
+    def run(self, act: Callable[[Shard], object]) -> None:
         """Do something on the shard, then what its driver does; a failed log ends the process."""
         if self.shard is None:
             return
@@ -222,12 +303,21 @@ class Replica:
         """Seal what can be sealed, and take a snapshot if something is new."""
         self.run(self._snapshot)
 
-    def _snapshot(self, shard: Shard) -> None:
+    def seal(self) -> None:
+        """Seal what can be sealed."""
+        self.run(self._seal)
+
+    def _seal(self, shard: Shard) -> bool:
         job: SealJob | None
         while (job := shard.seal_begin()) is not None:
             job.run()
             if not shard.on_sealed(job):
-                return
+                return False
+        return True
+
+    def _snapshot(self, shard: Shard) -> None:
+        if not self._seal(shard):
+            return
         newest = shard.snapshots.newest
         if newest is not None and newest.index >= shard.router.applied_index:
             return
@@ -255,6 +345,40 @@ class Replica:
                 except CorruptFile:
                     return True
         return False
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether something of its log is damaged or lost, known or not."""
+        if self._lost_file is not None and self.shard is not None:
+            segments = self.shard.log.segments.segments
+            if not any(
+                isinstance(each, DamagedSegment) and each.path == self._lost_file
+                for each in segments
+            ):
+                self._lost_file = None
+        return self.repairing is not None or self._lost_file is not None or self.has_rotten_files()
+
+    def damage(self, path: Path, *, may_lose: bool) -> None:
+        """Damage a sealed file while the process is down."""
+        assert self.shard is None, "it runs"
+        rng, content = self._rng, self.disk.contents(path)
+        how = rng.choice(("flip", "flip", "header", "cut", "lose" if may_lose else "cut"))
+        self._note(f"{path.name} of {self.name} is damaged while it is down: {how}")
+        if how == "lose":
+            self.disk.remove(path)
+            self.disk.sync_directory(path.parent)
+            self._lost_file = path
+        elif how == "cut":
+            self.disk.put(path, content[: rng.randrange(len(content))])
+        else:
+            size = HEADER_SIZE if how == "header" else len(content)
+            self.disk.flip(path, rng.randrange(8 * size))
+
+    def sealed_files(self) -> list[Path]:
+        """Return the sealed files of its log, in order."""
+        directory = self._paths.segments
+        names = [each for each in self.disk.list(directory) if each.endswith(".flseg")]
+        return [directory / each for each in sorted(names)]
 
     def trim(self) -> None:
         """Drop the log before the older snapshot."""

@@ -152,6 +152,7 @@ class Joined:
 
     header: SegmentHeader
     parts: tuple[bytes, bytes, bytes]
+    offsets: Offsets  # of the entries, in the middle part
     proposal_count: int | None  # None: compaction has dropped some
     term_last: int
 
@@ -203,12 +204,34 @@ def join_pieces(segment: DamagedSegment, pieces: Sequence[bytes], shard: int) ->
         {stream_id: np.concatenate(records) for stream_id, records in streams.items()},
         _merged(voids),
     )
-    image = sealed_image(complete, content, np.concatenate(offsets), notes)
+    places = np.concatenate(offsets)
+    image = sealed_image(complete, content, places, notes)
     parts = (image.header, content, image.tail)
     _, problems = check_sealed(Path("piece"), memoryview(b"".join(parts)), shard)
     if problems:
         raise CorruptFile(str(path), f"joined: {problems[0].rule}", problems[0].offset)
-    return Joined(complete, parts, count if whole else None, term)
+    return Joined(complete, parts, places, count if whole else None, term)
+
+
+def compare_intact(segment: DamagedSegment, joined: Joined) -> None:
+    """Raise ``CorruptFile`` if the copy differs from what is intact in the damaged file."""
+    opened = segment.opened
+    if opened is None or opened.is_compacted or joined.proposal_count is None:
+        return  # nothing can be read, or entries have no common places
+    try:
+        unreadable = opened.find_unreadable()
+        indexes = np.arange(opened.first_index, opened.last_index + 1, dtype=np.uint64)
+        starts, _ = opened.locate(indexes)
+        ours = tables.gather_headers(opened.mapped_bytes(), starts)
+    except (CorruptFile, FileNotFoundError):
+        return  # a table is damaged, or the file is lost: no entry is found
+    theirs = tables.gather_headers(joined.parts[1], joined.offsets - np.uint32(ENTRIES_OFFSET))
+    same = (ours["crc"] == theirs["crc"]) & (ours["term"] == theirs["term"])
+    for first, last in unreadable:
+        same[first - opened.first_index : last + 1 - opened.first_index] = True
+    if not same.all():
+        index = opened.first_index + int(np.argmin(same))
+        raise CorruptFile(str(segment.path), f"entry {index} is intact here, and differs there")
 
 
 def write_joined(files: Files, segment: DamagedSegment, joined: Joined) -> Path:

@@ -328,10 +328,12 @@ class SealedSegment:
         mapping, found = self.mapped(), list[Unreadable]()
         for start in range(0, self.entry_count, BLOCK_ENTRIES):
             rows = np.arange(start, min(start + BLOCK_ENTRIES, self.entry_count))
-            starts, ends = self._locate_rows(mapping, rows)
+            starts, ends = self._places(mapping, rows)
+            lost = self._are_outside(starts, ends)
+            starts[lost], ends[lost] = HEADER_SIZE, HEADER_SIZE + ENTRY_HEADER_SIZE
             headers = gather_headers(mapping.view, starts)
             indexes = self._expected(mapping, rows)
-            bad = headers["index"] != indexes
+            bad = lost | (headers["index"] != indexes)
             bad |= headers["payload_len"].astype(np.int64) + ENTRY_HEADER_SIZE != ends - starts
             bad[find_bad_checksums(mapping.view, starts, ends, headers["crc"])] = True
             for index in indexes[bad].tolist():
@@ -454,6 +456,22 @@ class SealedSegment:
         return np.searchsorted(mapping.indexes, indexes)
 
     def _locate_rows(
+        self, mapping: MappedFile, rows: Rows
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        starts, ends = self._places(mapping, rows)
+        if self._are_outside(starts, ends).any():  # the table has rotted since it was checked
+            raise CorruptFile(str(self.path), "an offset outside of the entries")
+        return starts, ends
+
+    def _are_outside(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
+        outside: NDArray[np.bool_] = (
+            (starts < HEADER_SIZE)
+            | (ends > self.footer.entries_end)
+            | (ends - starts < ENTRY_HEADER_SIZE)
+        )
+        return outside
+
+    def _places(
         self, mapping: MappedFile, rows: Rows
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         starts = mapping.offsets[rows].astype(np.int64)

@@ -26,6 +26,7 @@ from onelog.cli.cluster.lifecycle import (
     UpRequest,
     client_pair,
     kill_node,
+    last_words,
     remember_flags,
     restart_node,
     start_cluster,
@@ -57,6 +58,14 @@ Number = Annotated[int, typer.Argument(metavar="N", help="The node's number; the
 ReadyWithin = Annotated[
     float,
     typer.Option("--ready-within", min=0.1, max=86_400, help="Seconds for nodes to get ready."),
+]
+FirstPort = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=BASE_MAX,
+        help="The first of 300 ports that the nodes share; default: a free block.",
+    ),
 ]
 WithTls = Annotated[
     bool | None,
@@ -95,14 +104,7 @@ def up(
     shards: Annotated[
         int | None, typer.Option(min=1, max=SHARDS_MAX, help="Shards; 4, or 1 for a single node.")
     ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=BASE_MAX,
-            help="The first of 300 ports that the nodes share; default: a free block.",
-        ),
-    ] = None,
+    port: FirstPort = None,
     is_tls: WithTls = None,
     is_detached: Annotated[
         bool, typer.Option("--detach", "-d", help="Return when all nodes are ready.")
@@ -114,6 +116,8 @@ def up(
 
     A cluster that exists in the directory is started again with its data; without flags, with those
     of the last successful start. Node N has its data in DIR/nN/data and its output in DIR/nN/log.
+    A node that does not start is named; if the others serve without it, they stay up (exit code 3
+    with --detach).
 
     \b
     Examples:
@@ -134,10 +138,12 @@ def up(
         if known is not None and known.is_up:
             typer.echo(f"note: {path} was not brought down last time; its nodes recover", err=True)
 
+        lame: list[int] = []
+
         def ready(status: "ClusterStatus") -> None:
             failing.pop_all()
             held.close()
-            _print_ready(directory, status)
+            lame.extend(_print_ready(directory, status))
 
         was_ready = asyncio.run(
             see_up(
@@ -148,24 +154,33 @@ def up(
                 is_detached=is_detached,
             )
         )
-    if not was_ready:
-        raise typer.Exit(EXIT_INTERRUPTED)
+    if not was_ready or (is_detached and lame):
+        raise typer.Exit(EXIT_NOT_WHOLE if was_ready else EXIT_INTERRUPTED)
 
 
-def _print_ready(directory: ClusterDirectory, status: "ClusterStatus") -> None:
-    endpoints = ",".join(node.endpoint for node in status.members)
-    count = len(status.members)
+def _print_ready(directory: ClusterDirectory, status: "ClusterStatus") -> list[int]:
+    """Say how clients reach the cluster; return the nodes that do not serve, after naming them."""
+    serving = [node for node in status.members if node.is_ready]
+    endpoints = ",".join(node.endpoint for node in serving)
+    count = len(serving)
     typer.echo(
         f"cluster {directory.path} is up: {counted(count, 'node')}, clients call {endpoints}"
     )
     for node in status.nodes:
         if node not in status.members:
             typer.echo(f"note: node {node.number} was removed from the cluster", err=True)
+        elif node.pid is None:
+            said = printable(last_words(directory, node.number))
+            typer.echo(f"warning: node {node.number} did not start: {said}", err=True)
+        elif not node.is_ready:
+            said = printable(f"is {node.state}, waiting for {node.waiting_for}")
+            typer.echo(f"warning: node {node.number} {said}", err=True)
     if directory.load().is_tls:
         own, path = client_pair(directory), directory.certificates
         typer.echo(
             f"with --tls-ca {path / 'ca.crt'} --tls-cert {own.certificate} --tls-key {own.key}"
         )
+    return [node.number for node in status.members if not node.is_ready]
 
 
 @app.command()

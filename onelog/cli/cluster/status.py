@@ -37,9 +37,13 @@ ASK_S_MAX = 1.0
 DOWN, STARTING, SILENT = "down", "starting", "silent"
 # A node that serves, and one that would if all its shards had leaders.
 SERVING, WAITING = "serving", "waiting"
+# A node that serves, but for shards whose logs have to be repaired by other nodes first.
+REPAIRING = "repairing"
+# A node that waits for the others in order to found the cluster.
+FORMING = "forming"
 # A node that is no member any more, whether it runs or not.
 REMOVED = "removed"
-_STAGES_WITH_STATUS = ("electing", SERVING)
+_STAGES_WITH_STATUS = ("electing", REPAIRING, SERVING)
 _ANSWER_BYTES_MAX = 1 << 20
 
 

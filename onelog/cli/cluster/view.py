@@ -29,7 +29,9 @@ from onelog.cli.cluster.lifecycle import MEMBER_REMOVED, kill_all, last_words, s
 from onelog.cli.cluster.state import ClusterDirectory
 from onelog.cli.cluster.status import (
     DOWN,
+    FORMING,
     REMOVED,
+    REPAIRING,
     SERVING,
     SILENT,
     ClusterStatus,
@@ -215,11 +217,17 @@ Show = Callable[[ClusterStatus, History, list[Event]], None]
 
 
 async def wait_until_ready(
-    directory: ClusterDirectory, numbers: Sequence[int], within_s: float
+    directory: ClusterDirectory,
+    numbers: Sequence[int],
+    within_s: float,
+    *,
+    may_lack_some: bool = False,
 ) -> ClusterStatus:
     """Wait until these nodes serve, those aside that turn out to be removed from the cluster.
 
-    Raise if one ends, if one takes too long, or if all of them were removed.
+    Raise if one ends, if one takes too long, or if all of them were removed. If they
+    ``may_lack_some``, one that ends is left out if the others serve without it, and so is one
+    whose log is not repaired in time.
     """
     async with Observer(directory) as observer:
         status = await observer.look()
@@ -227,15 +235,13 @@ async def wait_until_ready(
             async with asyncio.timeout(within_s):
                 while True:
                     nodes = [status.nodes[number - 1] for number in numbers]
-                    for node in nodes:
-                        if node.state == DOWN:
-                            said = last_words(directory, node.number)
-                            raise CommandFailed(
-                                "NODE_ENDED",
-                                f"node {node.number} ended while it started: {said}; "
-                                f"see {directory.log_path(node.number)}",
-                            )
-                    members = [node for node in nodes if node.state != REMOVED]
+                    members = [node for node in nodes if node.state not in (REMOVED, DOWN)]
+                    ended = [node for node in nodes if node.state == DOWN]
+                    is_founding = all(
+                        node.state == FORMING and node.waiting_for for node in members
+                    )
+                    if ended and (is_founding or not may_lack_some):
+                        raise _ended(directory, ended[0])
                     if not members:
                         raise _removed(directory, numbers)
                     if all(node.is_ready for node in members):
@@ -243,13 +249,26 @@ async def wait_until_ready(
                     await asyncio.sleep(READY_POLL_S)
                     status = await observer.look()
         except TimeoutError:
+            if ended:
+                raise _ended(directory, ended[0]) from None
             late = next(node for node in members if not node.is_ready)
+            left = [node.state for node in members if not node.is_ready]
+            if may_lack_some and len(left) < len(members) and set(left) == {REPAIRING}:
+                return status
             what = f", waiting for {late.waiting_for}" if late.waiting_for else ""
             raise CommandFailed(
                 "NOT_READY",
                 f"after {within_s:g} s node {late.number} is {late.state}{what}; "
                 f"see {directory.log_path(late.number)}, or wait longer with --ready-within",
             ) from None
+
+
+def _ended(directory: ClusterDirectory, node: NodeStatus) -> CommandFailed:
+    return CommandFailed(
+        "NODE_ENDED",
+        f"node {node.number} ended while it started: {last_words(directory, node.number)}; "
+        f"see {directory.log_path(node.number)}",
+    )
 
 
 def _removed(directory: ClusterDirectory, numbers: Sequence[int]) -> CommandFailed:
@@ -272,14 +291,15 @@ async def see_up(
     """Wait until a started cluster is ready; then leave it, or show it until a signal.
 
     A cluster that does not get ready is brought down, and so is one that gets a signal before it is
-    ready: then the result is False.
+    ready: then the result is False. A node that does not start is left out if the others serve.
     """
     stopping = _Stopping(lambda: kill_all(directory))
     numbers = [node.number for node in directory.load().nodes]
     try:
         nodes = counted(len(numbers), "node")
         with _spinner(f"starting {nodes} in {directory.path}"):
-            status = await stopping.unless_asked(wait_until_ready(directory, numbers, ready_s))
+            waiting = wait_until_ready(directory, numbers, ready_s, may_lack_some=True)
+            status = await stopping.unless_asked(waiting)
         if status is not None:
             ready(status)
             if is_detached:

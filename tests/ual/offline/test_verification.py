@@ -14,7 +14,7 @@ import pytest
 from crc32c import crc32c
 
 from onelog.cluster.errors import StateDiverged
-from onelog.node.errors import MemberRemoved
+from onelog.node.errors import MemberRemoved, ShardDamaged
 from onelog.snapshot import errors as snapshot_errors
 from onelog.ual import errors
 from onelog.ual.errors import DirectoryError, NotADataDirectory
@@ -55,7 +55,7 @@ def test_every_reason_is_in_the_operators_table_and_nothing_else_is() -> None:
     ]
     raised = {item.reason for item in classes if issubclass(item, errors.UalError)}
     of_the_command = {"USAGE", "INTERNAL", "OS_ERROR"}
-    of_replicas = {StateDiverged.reason, MemberRemoved.reason}
+    of_replicas = {StateDiverged.reason, MemberRemoved.reason, ShardDamaged.reason}
     of_snapshots = {"UNLISTED_SNAPSHOT"}
     command = (ROOT / "onelog" / "cli" / "main.py").read_text()
     assert all(reason in command for reason in of_the_command)

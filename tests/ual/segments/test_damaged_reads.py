@@ -3,6 +3,7 @@
 from random import Random
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -165,3 +166,22 @@ def test_a_file_that_could_not_be_opened_is_unreadable_as_a_whole() -> None:
     assert Unreadable(segment.first_index, segment.last_index) in items
     with pytest.raises(CorruptFile, match="footer's magic"):
         closed.read(segment.last_index)
+
+
+def test_an_offset_that_rots_after_it_was_checked_leads_nowhere() -> None:
+    """The table is mapped, and checked once: what it has become must not end the process."""
+    disk = SimDisk()
+    model = make_model(Random(3), group_sizes=[8] * 8, first_index=1, stream_count=0)
+    segment = put(model, disk)
+    segment.read(1)
+    row = 5
+    file = disk.open(segment.path)
+    offset = segment.footer.offsets.position + 4 * row + 3
+    file.write(bytes([file.read(1, offset)[0] ^ 0x20]), offset)
+    segment.mapped().offsets = np.frombuffer(
+        disk.contents(segment.path), "<u4", segment.entry_count, segment.footer.offsets.position
+    )
+    # The entry before it seems to end there.
+    assert segment.find_unreadable() == [Unreadable(row, row + 1)]
+    with pytest.raises(CorruptFile, match="an offset outside of the entries"):
+        list(segment.entries(1, 20))

@@ -1,5 +1,6 @@
 """Ranges cut out of a log as sealed files, and put together again where boundaries differ."""
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -11,7 +12,8 @@ from onelog.ual.errors import CorruptFile, RangeNotWhole
 from onelog.ual.log import Log
 from onelog.ual.segments.chain import Segment
 from onelog.ual.segments.check import check_sealed
-from onelog.ual.segments.exchange import Piece, cut_piece, join_pieces
+from onelog.ual.segments.exchange import Piece, compare_intact, cut_piece, join_pieces
+from onelog.ual.segments.format import HEADER_SIZE
 from onelog.ual.segments.notes import SegmentNotes
 from onelog.ual.segments.sealed import DamagedSegment, SealedSegment
 from onelog.ual.segments.sealing import compact_segment
@@ -60,6 +62,26 @@ def pieces_of(disk: SimDisk, log: Log, first_index: int, last_index: int) -> lis
 
 def damaged(segment: Segment) -> DamagedSegment:
     return DamagedSegment(segment.path, segment.header, "for a test")
+
+
+def test_a_copy_that_differs_from_what_is_intact_here_is_refused() -> None:
+    """Its checksums hold, and it is not the log that this replica has applied."""
+    disk, log = noted_log(1)
+    segment = log.segments.segments[1]
+    assert isinstance(segment, SealedSegment)
+    pieces = pieces_of(disk, log, segment.first_index, segment.last_index)
+    joined = join_pieces(damaged(segment), [bytes(each.data) for each in pieces], 0)
+    start = int(segment.locate(np.array([segment.first_index + 2], np.uint64))[0][0])
+    disk.flip(segment.path, 8 * (start + 45))
+    rotten = DamagedSegment(segment.path, segment.header, "rot", None, segment.reopen())
+    compare_intact(rotten, joined)  # what is damaged here may differ
+
+    content = bytearray(joined.parts[1])
+    second = int(joined.offsets[1]) - HEADER_SIZE
+    content[second : second + 4] = bytes(4)  # as if it were another entry
+    other = replace(joined, parts=(joined.parts[0], bytes(content), joined.parts[2]))
+    with pytest.raises(CorruptFile, match=f"entry {segment.first_index + 1} is intact here"):
+        compare_intact(rotten, other)
 
 
 @settings(max_examples=25, deadline=None)

@@ -319,6 +319,37 @@ def test_a_node_that_cannot_start_is_told_in_one_line_and_nothing_is_left(
     assert "--nodes 2" in other.err
 
 
+def test_a_node_that_cannot_start_keeps_the_others_from_nothing(
+    cluster: Command, directory: ClusterDirectory
+) -> None:
+    """One damaged disk must not take down a cluster that has a majority without it."""
+    base = free_base()
+    assert cluster("up", "-d", "--shards", 1, "--port", base).code == 0
+    with Client(f"127.0.0.1:{base}", timeout_s=TIMEOUT_S) as client:
+        client.kv.put("kept", "yes")
+    assert cluster("down").code == 0
+    segments = directory.node_path(2) / "data" / "00000" / "segs"
+    path, *_ = sorted(segments.glob("*.flseg.tmp"))  # the first one has entries
+    data = bytearray(path.read_bytes())
+    data[100] ^= 0x10
+    path.write_bytes(data)
+
+    lame = cluster("up", "-d")
+    assert lame.code == 3, lame
+    assert "is up: 2 nodes, " in lame.out
+    assert f"127.0.0.1:{base + 1}" not in lame.out
+    (warning,) = lame.err.splitlines()
+    said = "warning: node 2 did not start: error: SHARD_DAMAGED: shard 0 cannot start: "
+    assert warning.startswith(said)
+    assert str(path) in warning
+    assert [node["state"] for node in status(cluster)["nodes"]] == ["serving", "down", "serving"]
+    with Client(f"127.0.0.1:{base}", timeout_s=TIMEOUT_S) as client:
+        item = client.kv.get("kept")
+        assert item is not None
+        assert item.value == b"yes"
+    assert cluster("down").out == "2 nodes have ended\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "reason"),
     [
