@@ -455,6 +455,11 @@ def _read_lease(reader: Reader) -> Lease:
     return Lease(queue, count, _read_visibility(visibility_ns), consumer, passed)
 
 
+def _find_repeated_lease(body: bytes) -> bytes:
+    """Return the lease as a client asked for it, whatever its leader could not read then."""
+    return b"lease" + _encode_lease(replace(_read_lease(Reader(body)), passed=()))
+
+
 def _read_lease_tail(reader: Reader) -> tuple[bytes, Ranges]:
     """Return the consumer of a lease, and what it passes over; either may be missing."""
     if not reader.left:
@@ -1429,6 +1434,7 @@ QUEUE_OPERATIONS = (
         QueueWrites.lease,
         has_large_result=True,
         takes_spans=True,
+        find_repeated=_find_repeated_lease,
     ),
     QueueOperation(
         0x03,
