@@ -1075,6 +1075,8 @@ class QueueWrites(QueueReads):
         if refused is not None:
             return refused
         queue.change("config", command.config)
+        if queue.turn_count and not command.config.tenant_weights:
+            queue.change("turn_count", 0)
         return APPLIED
 
     def delete_queue(self, queue: QueueState, _command: QueueDelete, _moment: Moment) -> Outcome:
