@@ -1015,7 +1015,7 @@ class QueueWrites(QueueReads):
                 cursor = row.id
                 break
             visits += 1
-            if not _matches(row, redrive):
+            if not redrive.matches(row):
                 continue
             assert row.dead is not None
             target = self._queues.get(redrive.target or row.dead.source)
@@ -1387,16 +1387,6 @@ def plan_step(rate_per_s: int) -> tuple[int, int]:
         return REDRIVE_STEP_MAX, 0
     count = min(REDRIVE_STEP_MAX, max(1, rate_per_s // REDRIVE_STEPS_PER_S))
     return count, -(-count * SECOND_NS // rate_per_s)
-
-
-def _matches(row: Row, redrive: RunningRedrive) -> bool:
-    """Return whether to move a dead letter: it matches, is not leased, died before the redrive."""
-    dead = row.dead
-    if dead is None or row.state == LEASED or row.since_ns > redrive.started_ns:
-        return False
-    if not redrive.failed_from_ns <= dead.failed_ns <= redrive.failed_until_ns:
-        return False
-    return redrive.failure in dead.failure
 
 
 def _is_blind_enqueue(body: bytes) -> bool:

@@ -59,5 +59,6 @@ CRON_DAYS_MAX = 366 * 8 + 1  # 29 February may be eight years away
 # Not part of the format.
 PEEK_MESSAGES_MAX = 1_000
 PEEK_VISITS_MAX = 50_000
+REMAINING_VISITS_MAX = 10_000  # to count what running redrives have yet to move, 2 µs each
 BLOCK_ROWS = 512  # rows of one block of columns (table.py)
 GARBAGE_MAX = 1_024  # outdated entries of a heap or list that are kept, plus as many as live ones

@@ -320,6 +320,15 @@ class RunningRedrive:
         numbers = [getattr(self, name) for name in self.__slots__ if name != "failure"]
         return REDRIVE.pack(*numbers) + encode_sized(U8, self.failure)
 
+    def matches(self, row: Row) -> bool:
+        """Return whether to move a dead letter: it matches, is not leased, died before."""
+        dead = row.dead
+        if dead is None or row.state == LEASED or row.since_ns > self.started_ns:
+            return False
+        if not self.failed_from_ns <= dead.failed_ns <= self.failed_until_ns:
+            return False
+        return self.failure in dead.failure
+
 
 Value = TypeVar("Value")
 

@@ -132,7 +132,7 @@ CALLS = {
         "CreateQueue": "queue create", "CreateSchedule": "queue schedule add",
         "DeleteQueue": "queue delete", "DeleteSchedule": "queue schedule delete",
         "Enqueue": "queue enqueue", "Extend": "queue extend", "GetQueue": "queue show",
-        "Lease": "queue lease", "ListQueues": "queue list",
+        "Lease": "queue lease", "ListQueues": "queue list", "ListRedrives": "queue redrives",
         "ListSchedules": "queue schedule list", "Nack": "queue nack", "PauseQueue": "queue pause",
         "Peek": "queue peek", "Prioritise": "queue prioritise", "Purge": "queue purge",
         "Redrive": "queue redrive", "Release": "queue release",
