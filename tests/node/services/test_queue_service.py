@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 from onelog import errors
 from onelog.v1 import queue_pb2 as q
@@ -319,7 +320,12 @@ def test_running_redrives_are_listed_with_their_progress(tmp_path: Path) -> None
         await stub.DeleteQueue(q.DeleteQueueRequest(queue="gone"))
         listing = q.ListRedrivesRequest(queue="dead")
         assert not (await stub.ListRedrives(listing)).redrives
-        asked: dict[str, Any] = {"failure_contains": "odd", "rate_per_s": 1, "limit": 9, "failed_from_ns": 5}
+        asked: dict[str, Any] = {
+            "failure_contains": "odd",
+            "rate_per_s": 1,
+            "limit": 9,
+            "failed_from_ns": 5,
+        }
         first = await stub.Redrive(q.RedriveRequest(queue="dead", **asked))
         ids = [each.message_id for each in await dead.peek(limit=100)]
         last = await stub.Redrive(
