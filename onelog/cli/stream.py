@@ -348,10 +348,7 @@ def tail(
     from_offset: Annotated[
         int | None,
         typer.Option(
-            "--from",
-            min=0,
-            metavar="OFFSET",
-            help="From this offset on; of several streams only 0, the start.",
+            "--from", min=0, metavar="OFFSET", help="From this offset on; of several: 0, the start."
         ),
     ] = None,
     since: Annotated[
@@ -391,8 +388,7 @@ def tail(
             from_offset=from_offset, from_ns=since, partition=partition, only=only, cursor=token
         )
     elif from_offset or partition is not None:
-        words = "several streams have no offset and no partition in common, only --from 0"
-        raise CommandFailed("USAGE", words)
+        raise CommandFailed("USAGE", "several streams have no offset and partition, only --from 0")
     else:
         tailing = session.client.tail(
             *streams, from_start=from_offset == 0, from_ns=since, only=only, cursor=token
