@@ -50,7 +50,7 @@ from onelog.projections.system.sessions import (
 )
 from onelog.ual.entry import OWNER_SYSTEM, Draft
 
-SECTION_VERSION = 3
+SECTION_VERSION = 4  # not 3: one flipped bit must not make a known version of another
 SECTION_VERSION_WITHOUT_FINGERPRINTS = 2  # of the requests of sessions
 SECTION_VERSION_WITHOUT_HOLDS = 1  # nor fingerprints
 
