@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Message,
         NewMessage,
         NewRecord,
+        Producer,
         QueueConfig,
         Read,
         Record,
@@ -69,6 +70,7 @@ _HOMES = {
     "NewMessage": "onelog.client.values",
     "NewRecord": "onelog.client.values",
     "OnelogError": "onelog.errors",
+    "Producer": "onelog.client.values",
     "QueueConfig": "onelog.client.values",
     "Read": "onelog.client.values",
     "Record": "onelog.client.values",
@@ -85,10 +87,11 @@ _HOMES = {
 }
 
 __all__ = [
-    "AsyncClient", "AsyncLeasedMessage", "Client", "ClientOptions", "Cost", "Event", "GroupConfig",
-    "Item", "LeasedMessage", "MeasurementConfig", "Message", "NewMessage", "NewRecord",
-    "OnelogError", "QueueConfig", "Read", "Record", "RecordFilter", "Reject", "Retention", "Rows",
-    "Rule", "SeriesData", "Tls", "Watched", "costs", "errors", "traced",
+    "AsyncClient", "AsyncLeasedMessage", "Client", "ClientOptions", "Cost", "Event",
+    "GroupConfig", "Item", "LeasedMessage", "MeasurementConfig", "Message", "NewMessage",
+    "NewRecord", "OnelogError", "Producer", "QueueConfig", "Read", "Record", "RecordFilter",
+    "Reject", "Retention", "Rows", "Rule", "SeriesData", "Tls", "Watched", "costs", "errors",
+    "traced",
 ]  # fmt: skip
 
 

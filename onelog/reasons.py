@@ -486,6 +486,7 @@ _EXCEPTIONS: dict[str, Kind] = {
     "CRON_NEVER": InvalidArgument,
     "SESSION_EXPIRED": SessionExpired,
     "SEQUENCE_ACKNOWLEDGED": FailedPrecondition,
+    "SEQUENCE_REUSED": FailedPrecondition,
     "VALUE_NOT_FINITE": InvalidArgument,
     "POINT_TOO_OLD": OutOfRange,
     "QUERY_TOO_LARGE": ResourceExhausted,

@@ -56,6 +56,9 @@ class Operation:
     has_large_result: bool = (
         False  # a result may take more than RESULT_SIZE_SMALL (projections/system/sessions.py)
     )
+    # What of its body is the same when a client repeats its request, if the leader decides the
+    # rest; operations with the same bytes are one request. None: the type and all of the body.
+    find_repeated: Callable[[bytes], bytes] | None = None
 
 
 OneHandler = Callable[[str, Reader, int, int], Outcome]

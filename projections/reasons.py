@@ -107,6 +107,7 @@ class Reason(IntEnum):
     )
     SEQUENCE_ACKNOWLEDGED = 93, "sequences below {detail} are acknowledged; result forgotten"
     SEQUENCE_INVALID = 94, "the sequence is below the first unacknowledged one, {detail}"
+    SEQUENCE_REUSED = 95, "sequence {detail} belongs to another request; nothing was executed"
 
     BATCH_MISSING = 100, "the entry belongs to a batch that did not start"
     BATCH_INCOMPLETE = 101, "the batch names {detail} entries that its group does not hold"

@@ -31,6 +31,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Protocol
 
 from onelog.projections.codec import (
@@ -38,6 +39,7 @@ from onelog.projections.codec import (
     SESSION_SIZE,
     U64,
     Prefix,
+    encode_prefix,
     read_prefix,
 )
 from onelog.projections.conditions import Condition
@@ -67,7 +69,7 @@ from onelog.projections.system.commands import (
     encode_command,
 )
 from onelog.projections.system.projection import System
-from onelog.projections.system.sessions import Request
+from onelog.projections.system.sessions import FindRepeated, Fingerprints, Request
 from onelog.ual.entry import (
     FLAG_CONDITIONAL,
     FLAG_ZSTD,
@@ -159,6 +161,7 @@ class ProjectionRouter:
         system: System,
         checker: ConditionChecker,
         position: Position,
+        repeated: Mapping[int, FindRepeated] = MappingProxyType({}),
     ) -> None:
         assert OWNER_SYSTEM not in table, "the system projection is not in the table"
         assert all(owner == projection.owner for owner, projection in table.items())
@@ -167,6 +170,7 @@ class ProjectionRouter:
         self._system = system
         self._checker = checker
         self._position = position
+        self._fingerprints = Fingerprints(repeated)
         self._batch: OpenBatch | None = None
         self._handlers: dict[int, Handler] = dict(system.handlers())
         # Types that are applied one entry at a time in a session: a system entry may end the
@@ -227,6 +231,18 @@ class ProjectionRouter:
             else:
                 results += self._apply_span(entries, at)
         return results
+
+    def answered(self, draft: Draft) -> Duplicate | Refused | None:
+        """Return the result that the session of an entry has for it, or None; changes nothing.
+
+        Refused: its sequence belongs to another request.
+        """
+        (namespace, session), reader = read_prefix(draft.payload)
+        assert session is not None, "an entry without a session"
+        prefix = encode_prefix(namespace)
+        payload = prefix + reader.rest()
+        (found,) = self._fingerprints.of_span(draft.entry_type, prefix, (payload,))
+        return self._system.sessions.answered(session, found)
 
     def next_deadline(self) -> int | None:
         """Return the earliest log time at which something is due."""
@@ -384,15 +400,17 @@ class ProjectionRouter:
             payloads = payloads[: next(n for n, each in enumerate(payloads) if len(each) < body)]
         requests: list[Request] = [_unpack_request(each, request_at) for each in payloads]
         plain = [prefix + payload[body:] for payload in payloads]
+        fingerprints = self._fingerprints.of_span(entry.entry_type, prefix, plain)
         sessions = self._system.sessions
         results: list[Result] = []
         while (done := len(results)) < len(requests):
             asked = requests[done:] if done else requests
-            verdict = sessions.begin(session, asked, timestamp_ns)
+            verdict = sessions.begin(session, asked, fingerprints[done], timestamp_ns)
             if isinstance(verdict, int):
                 taken = plain if verdict == len(plain) else plain[done : done + verdict]
                 outcomes = handler(prefix, index + done, timestamp_ns, taken)
-                sessions.record(session, asked, index + done, outcomes)
+                prints = fingerprints[done:] if done else fingerprints
+                sessions.record(session, asked, prints, index + done, outcomes)
                 results += outcomes
             else:
                 results.append(verdict)
@@ -492,10 +510,13 @@ class ProjectionRouter:
         else:
             id_, sequence, first = session
             sessions, requests = self._system.sessions, ((sequence, first),)
-            verdict = sessions.begin(id_, requests, head.timestamp_ns)
+            prefix, reader = read_prefix(head.plain_payload())
+            plain = encode_prefix(prefix.namespace)
+            fingerprint = self._fingerprints.of_batch(plain + reader.rest(), plain, batch.entries)
+            verdict = sessions.begin(id_, requests, fingerprint, head.timestamp_ns)
             if isinstance(verdict, int):
                 result = self._run_batch(batch)
-                sessions.record(id_, requests, head.index, (result,))
+                sessions.record(id_, requests, (fingerprint,), head.index, (result,))
             else:
                 result = verdict
         if isinstance(result, Applied):

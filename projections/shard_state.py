@@ -22,6 +22,7 @@ from onelog.projections.router import ProjectionRouter
 from onelog.projections.stream.commands import STREAM_OPERATIONS
 from onelog.projections.stream.projection import Stream
 from onelog.projections.system.projection import System
+from onelog.projections.system.sessions import FindRepeated
 from onelog.projections.timeseries.commands import TS_OPERATIONS
 from onelog.projections.timeseries.projection import TimeSeries
 from onelog.ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_STREAM, OWNER_TIMESERIES
@@ -49,7 +50,9 @@ def build_projections(notes: Notes, spill: SpillStore | None = None) -> Projecti
     everything: tuple[Projection, ...] = (kv, queue, stream, series)
     table = {projection.owner: projection for projection in everything}
     system = System(table)
-    router = ProjectionRouter(table, notes, system=system, checker=kv, position=position)
+    router = ProjectionRouter(
+        table, notes, system=system, checker=kv, position=position, repeated=_REPEATED
+    )
     return Projections(router, system, kv, queue, stream, series)
 
 
@@ -67,6 +70,12 @@ _BLIND: dict[int, Callable[[bytes], bool]] = {
     for owner, operations in _MODELS
     for each in operations
     if each.is_blind is not None
+}
+_REPEATED: dict[int, FindRepeated] = {
+    owner << 8 | each.number: each.find_repeated
+    for owner, operations in _MODELS
+    for each in operations
+    if each.find_repeated is not None
 }
 
 

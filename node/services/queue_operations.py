@@ -19,6 +19,7 @@ import logging
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
@@ -52,7 +53,7 @@ from onelog.projections.codec import (
     encode_prefixes,
     read_prefix,
 )
-from onelog.projections.limits import TTL_NS_MAX
+from onelog.projections.limits import TTL_NS_MAX, U64_MAX
 from onelog.projections.queue import commands
 from onelog.projections.queue.commands import (
     TYPE_ACK,
@@ -428,11 +429,22 @@ def config_of(state: Projections, namespace: str, config: queue_pb2.QueueConfig)
         config.dedup_max if config.HasField("dedup_max") else DEDUP_ENTRIES_DEFAULT,
         config.messages_max,
         tuple(each * MS_NS for each in config.backoff_ms),
+        _weights_of(config),
     )
     wrong = found.invalid()
     if wrong is not None:
         raise error_of_setting(Reason.QUEUE_CONFIG_INVALID, wrong)
     return found
+
+
+def _weights_of(config: queue_pb2.QueueConfig) -> tuple[tuple[bytes, int], ...]:
+    """Return the weights of tenants that are not 1, in the order of names."""
+    weights = sorted((each.tenant, each.weight) for each in config.tenant_weights)
+    for (before, _), (after, _) in pairwise(weights):
+        if before == after:
+            message = f"tenant {before!r:.140} has two weights"
+            raise error_of_reason(Reason.QUEUE_CONFIG_INVALID, len(weights), message)
+    return tuple(each for each in weights if each[1] != 1)
 
 
 def _dead_queue_of(state: Projections, namespace: str, config: queue_pb2.QueueConfig) -> int:
@@ -452,10 +464,7 @@ def redrive_of(
     state: Projections, namespace: str, request: queue_pb2.RedriveRequest
 ) -> commands.Redrive:
     """Return the command of a request."""
-    failure = request.failure_contains.encode()
-    if len(failure) > MESSAGE_KEY_SIZE_MAX:
-        what, most = "the size of failure_contains", MESSAGE_KEY_SIZE_MAX
-        raise error_of_bounds(Reason.FAILURE_TOO_LARGE, what, len(failure), most, 0)
+    failure = _failure_of(request)
     target = request.target_queue
     return commands.Redrive(
         queue_of(state, namespace, request.queue).id,
@@ -468,6 +477,15 @@ def redrive_of(
         request.rate_per_s,
         failure,
     )
+
+
+def _failure_of(request: queue_pb2.RedriveRequest | queue_pb2.PeekRequest) -> bytes:
+    """Return the text that the failure reasons of dead letters have to contain."""
+    failure = request.failure_contains.encode()
+    if len(failure) > MESSAGE_KEY_SIZE_MAX:
+        what, most = "the size of failure_contains", MESSAGE_KEY_SIZE_MAX
+        raise error_of_bounds(Reason.FAILURE_TOO_LARGE, what, len(failure), most, 0)
+    return failure
 
 
 # Content
@@ -922,6 +940,8 @@ def fill_info(state: Projections, target: queue_pb2.QueueInfo, queue: QueueState
     shown.dedup_window_ms = config.dedup_window_ns // MS_NS
     shown.dedup_max, shown.messages_max = config.dedup_max, config.messages_max
     shown.backoff_ms.extend(delay_ns // MS_NS for delay_ns in config.backoff_ns)
+    for tenant, weight in config.tenant_weights:
+        shown.tenant_weights.add(tenant=tenant, weight=weight)
 
 
 def _peek(view: View, namespace: str) -> Look[queue_pb2.PeekRequest, queue_pb2.PeekResponse]:
@@ -931,13 +951,52 @@ def _peek(view: View, namespace: str) -> Look[queue_pb2.PeekRequest, queue_pb2.P
         limit = request.limit or PEEK_LIMIT_DEFAULT
         if limit > PEEK_MESSAGES_MAX:
             raise error_of_bounds(Reason.LIMIT_INVALID, "limit", limit, PEEK_MESSAGES_MAX)
+        failure = _failure_of(request)
         queue = queue_of(state, namespace, request.queue)
         peeked = state.queue.peek(
-            namespace, queue.id, limit=limit, from_id=request.from_id, from_ns=request.from_ns
+            namespace,
+            queue.id,
+            limit=limit,
+            from_id=request.from_id,
+            from_ns=request.from_ns,
+            failure=failure,
         )
         if isinstance(peeked, Refused):
             raise error_of_refusal(peeked)
         return fill_peeked(answer, peeked)
+
+    return look
+
+
+def _list_redrives(
+    view: View, namespace: str
+) -> Look[queue_pb2.ListRedrivesRequest, queue_pb2.ListRedrivesResponse]:
+    state = view.projections
+
+    def look(
+        request: queue_pb2.ListRedrivesRequest, answer: queue_pb2.ListRedrivesResponse
+    ) -> None:
+        queue = queue_of(state, namespace, request.queue)
+        for redrive, remaining, is_partial in state.queue.list_redrives(queue):
+            target = state.queue.queue_by_id(redrive.target)
+            answer.redrives.add(
+                redrive_id=redrive.id,
+                target_queue="" if target is None else target.name,
+                target_queue_id=redrive.target,
+                last_id=redrive.last_id if redrive.last_id < U64_MAX else 0,
+                failed_from_ns=redrive.failed_from_ns,
+                failed_until_ns=redrive.failed_until_ns if redrive.failed_until_ns < U64_MAX else 0,
+                failure_contains=redrive.failure.decode(errors="replace"),
+                limit=redrive.left + redrive.moved_count if redrive.left else 0,
+                rate_per_s=redrive.rate_per_s,
+                started_ns=redrive.started_ns,
+                next_ns=redrive.next_ns,
+                next_id=redrive.cursor,
+                moved_count=redrive.moved_count,
+                skipped_count=redrive.skipped_count,
+                remaining_count=remaining,
+                remaining_is_partial=is_partial,
+            )
 
     return look
 
@@ -960,6 +1019,7 @@ def _list_schedules(
 
 GET_QUEUE = Read(queue_pb2.GetQueueResponse, _by_queue, _get_queue)
 PEEK = Read(queue_pb2.PeekResponse, _by_queue, _peek, Content(fill_rows))
+LIST_REDRIVES = Read(queue_pb2.ListRedrivesResponse, _by_queue, _list_redrives)
 LIST_SCHEDULES = Read(queue_pb2.ListSchedulesResponse, _by_queue, _list_schedules)
 
 OPERATIONS: Operations = {
@@ -979,6 +1039,7 @@ OPERATIONS: Operations = {
     "peek": PEEK,
     "redrive": REDRIVE,
     "cancel_redrive": CANCEL_REDRIVE,
+    "list_redrives": LIST_REDRIVES,
     "create_schedule": CREATE_SCHEDULE,
     "delete_schedule": DELETE_SCHEDULE,
     "list_schedules": LIST_SCHEDULES,

@@ -38,7 +38,7 @@ from onelog.node.edge.shards import (
     session_of,
     write_options,
 )
-from onelog.node.public_errors import error_of_bounds, error_of_reason
+from onelog.node.public_errors import error_of_bounds, error_of_reason, error_of_refusal
 from onelog.node.replica.driver import ShardDriver, own_task
 from onelog.node.services.stream_operations import (
     encode_checked,
@@ -242,8 +242,13 @@ class Fetches:
         """Return what became of the same request of the same session, if it came before."""
         if asked.session is None:
             return None
-        projections = self._edge.leading(asked.shard).shard.projections
-        return projections.system.sessions.answered(asked.session)
+        # A repetition is told by who asks, whatever was claimed or delivered then.
+        fetch = Claim(asked.stream, asked.group, asked.member, asked.generation, 0, asked.limit)
+        draft = encode_checked(fetch, asked.namespace, asked.session)
+        before = self._edge.leading(asked.shard).shard.projections.router.answered(draft)
+        if isinstance(before, Refused):
+            raise error_of_refusal(before)
+        return before
 
     def _look(self, asked: _Asked) -> tuple[StreamState, Group]:
         """Return stream and group of a fetch, if this node leads and its member may take."""

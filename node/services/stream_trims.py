@@ -69,7 +69,12 @@ class Trims:
         answer.header.shard = shard
         before: Result | None = None
         if session is not None:
-            before = driver.shard.projections.system.sessions.answered(session)
+            stream = found(driver.shard.projections.stream.find(namespace, name))
+            # What was asked for tells a repetition, not where it has ended.
+            cut = TrimCut(0, 0, 0, 0, 0)
+            asked = TrimTo(stream.id, bound.cause, (cut,), request.past_groups)
+            draft = encode_checked(asked, namespace, session)
+            before = driver.shard.projections.router.answered(draft)
         held: dict[int, str] = {}
         if before is None:
 
@@ -89,7 +94,7 @@ class Trims:
                 if written.cost is not None:
                     answer.header.cost.CopyFrom(written.cost)
         else:
-            applied(before)
+            applied(before)  # or why it is refused
             fill_header(answer.header, shard, 0, before)
         described = found(edge.replica(shard).shard.projections.stream.describe(namespace, name))
         for each in described.partitions:

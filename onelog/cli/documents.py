@@ -150,6 +150,16 @@ def _number_pairs(entry: Entry, name: str, where: str) -> Any:
     return pairs
 
 
+def _producer(entry: Entry, name: str, where: str) -> Any:
+    from onelog import Producer
+
+    given, names = entry[name], {"id", "epoch", "sequence"}
+    if not isinstance(given, dict) or given.keys() != names:
+        raise wrong(f"{where}.{name}", "is no object with id, epoch and sequence")
+    numbers = {each: _number(given, each, f"{where}.{name}") for each in names}
+    return Producer(numbers["id"], numbers["epoch"], numbers["sequence"])
+
+
 # Operations
 
 _KEY: Fields = {"key": (bytes_field, True)}
@@ -181,10 +191,15 @@ BATCH_OPERATIONS: dict[str, Fields] = {
     "append_record": {
         "stream": (_text, True), "value": (bytes_field, True), "key": (bytes_field, False),
         "tag": (_text, False), "headers": (_headers, False), "partition": (_number, False),
+        "producer": (_producer, False),
     },
     "ack_records": {
         "stream": (_text, True), "group": (_text, True), "member_id": (_number, True),
         "records": (_number_pairs, True),
+    },
+    "commit_offsets": {
+        "stream": (_text, True), "group": (_text, True), "records": (_number_pairs, True),
+        "member_id": (_number, False), "generation": (_number, False),
     },
     "write_points": {
         "measurement": (_text, True), "times": (_list(int), True), "fields": (_columns, True),
@@ -249,8 +264,9 @@ def _arguments(name: str, values: dict[str, Any]) -> dict[str, Any]:
             messages = [Message(number, b"", token) for number, token in values["messages"]]
             return values | {"messages": messages}
         case "append_record":
-            return {"stream": values.pop("stream"), "record": NewRecord(**values)}
-        case "ack_records":
+            stream, producer = values.pop("stream"), values.pop("producer", None)
+            return {"stream": stream, "record": NewRecord(**values), "producer": producer}
+        case "ack_records" | "commit_offsets":
             records = [Record(offset, b"", partition=at) for at, offset in values["records"]]
             return values | {"records": records}
         case _:

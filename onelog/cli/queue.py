@@ -19,7 +19,7 @@ import typer
 
 from onelog.cli.command import IfMissing, Raw, RoutingKey, Session, command, group
 from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed, find_exit_code
-from onelog.cli.output import cell, counted, progress, shown_headers
+from onelog.cli.output import cell, counted, progress, shown_headers, to_text
 from onelog.cli.values import (
     dead_letters_name,
     duration_s,
@@ -36,7 +36,7 @@ from onelog.cli.values import (
 if TYPE_CHECKING:
     from onelog import Message, QueueConfig
     from onelog.client.sync.queue import Queue
-    from onelog.client.values import QueueInfo, Settled
+    from onelog.client.values import QueueInfo, Redrive, Settled
 
 LOOK_S = 0.1  # how often the progress of a redrive is checked
 ENQUEUE_CHUNK = 1_000  # lines that are read from the input before they are sent
@@ -372,6 +372,12 @@ def peek(
     since: Annotated[
         int, typer.Option("--since", metavar="WHEN", parser=time_ns, help="Enqueued since.")
     ] = "0",  # type: ignore[assignment] # typer parses it
+    failure: Annotated[
+        str,
+        typer.Option(
+            "--failure", metavar="TEXT", help="Only dead letters whose failure contains this."
+        ),
+    ] = "",
     raw: Raw = False,
 ) -> None:
     """Show messages in the order of their ids, without leasing them.
@@ -381,10 +387,13 @@ def peek(
       onelog queue peek 'jobs{jobs}'
       onelog queue peek 'jobs.dead{jobs}' --since now-1h --json
       onelog queue peek 'jobs{jobs}' --limit 1 --raw > body
+      onelog queue peek 'jobs.dead{jobs}' --failure timeout
     """
     session.output.check_raw(raw)
     messages: Iterator[Message] = iter(
-        session.client.queue(queue).peek(limit, from_id=from_id, from_ns=since, read=session.read)
+        session.client.queue(queue).peek(
+            limit, from_id=from_id, from_ns=since, failure_contains=failure, read=session.read
+        )
     )
     columns = (
         ("id", lambda message: message.message_id),
@@ -463,6 +472,15 @@ Backoff = Annotated[
 ]
 
 
+TenantWeights = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tenant-weight", metavar="TENANT=N",
+        help="Messages of a tenant's turn, 1 to 1000; =N is of messages without one. Repeatable.",
+    ),
+]  # fmt: skip
+
+
 def _dead_letters(session: Session, queue: str, name: str | None) -> str | None:
     """Return the name of the queue for dead letters, which is created if it does not exist."""
     if not name and name is not None:
@@ -478,6 +496,14 @@ def _changed(config: "QueueConfig", **given: Any) -> "QueueConfig":
     if given["backoff_s"] is not None:
         texts = [each for each in given["backoff_s"].split(",") if each]
         given["backoff_s"] = tuple(duration_s(each) for each in texts)
+    if given["tenant_weights"] is not None:
+        weights = dict(config.tenant_weights)
+        for text in given["tenant_weights"]:
+            tenant, sign, number = text.rpartition("=")
+            if not sign or not number.isdecimal():
+                raise CommandFailed("USAGE", f"'{text}' is not a tenant and its weight, like ann=3")
+            weights[tenant.encode()] = int(number)
+        given["tenant_weights"] = weights
     return replace(config, **{name: each for name, each in given.items() if each is not None})
 
 
@@ -496,6 +522,7 @@ def create(
     messages_max: MessagesMax = None,
     backoff: Backoff = None,
     if_missing: IfMissing = False,
+    tenant_weights: TenantWeights = None,
 ) -> None:
     """Create a queue; exits with 4 if it exists.
 
@@ -507,6 +534,7 @@ def create(
       onelog queue create work --max-deliveries 5 --dead-letters
       onelog queue create 'jobs{jobs}' --max-deliveries 5 --dead-letters 'jobs.dead{jobs}'
       onelog queue create work --if-missing
+      onelog queue create mails --tenant-weight paying=3 --tenant-weight free=1
     """
     from onelog import QueueConfig
 
@@ -515,6 +543,7 @@ def create(
         dead_letter_queue=_dead_letters(session, queue, dead_letters),
         visibility_s=visibility, ageing_s=ageing, ttl_s=ttl, dedup_window_s=dedup_window,
         dedup_max=dedup_max, messages_max=messages_max, backoff_s=backoff,
+        tenant_weights=tenant_weights,
     )  # fmt: skip
     queue_id = session.client.queue(queue).create(config, exist_ok=if_missing)
     what = "exists" if if_missing else "created"
@@ -535,12 +564,14 @@ def configure(
     dedup_max: DedupMax = None,
     messages_max: MessagesMax = None,
     backoff: Backoff = None,
+    tenant_weights: TenantWeights = None,
 ) -> None:
-    """Change settings of a queue; those that are not given stay.
+    """Change settings of a queue; those that are not given stay, as do weights of other tenants.
 
     \b
     Examples:
       onelog queue configure 'jobs{jobs}' --visibility 2m --max-deliveries 8
+      onelog queue configure 'jobs{jobs}' --tenant-weight ann=1
     """
     target = session.client.queue(queue)
     config = _changed(
@@ -548,6 +579,7 @@ def configure(
         dead_letter_queue=_dead_letters(session, queue, dead_letters),
         visibility_s=visibility, ageing_s=ageing, ttl_s=ttl, dedup_window_s=dedup_window,
         dedup_max=dedup_max, messages_max=messages_max, backoff_s=backoff,
+        tenant_weights=tenant_weights,
     )  # fmt: skip
     target.configure(config)
     session.output.result({"queue": queue, "config": config}, f"queue {queue} configured")
@@ -610,6 +642,10 @@ def show(session: Session, queue: QueueName) -> None:
 def _rows(info: "QueueInfo") -> list[tuple[str, Any]]:
     config = info.config
     backoff = [shown_duration(each) for each in config.backoff_s]
+    weights = {
+        name if isinstance(name, str) else to_text(name): weight
+        for name, weight in config.tenant_weights.items()
+    }
     return [
         ("queue", info.queue),
         ("paused", info.paused),
@@ -636,6 +672,7 @@ def _rows(info: "QueueInfo") -> list[tuple[str, Any]]:
         ("dedup", f"{counted(config.dedup_max, 'id')} for {shown_duration(config.dedup_window_s)}"),
         ("holds", config.messages_max or "no limit"),
         ("backoff", backoff),
+        ("tenant weights", weights),
     ]
 
 
@@ -799,12 +836,41 @@ def _await_moved(
         sleep(LOOK_S)
 
 
+@command(app, reads=True)
+def redrives(session: Session, queue: QueueName) -> None:
+    """List the redrives from a queue that have not ended, and how far they are.
+
+    \b
+    Examples:
+      onelog queue redrives 'jobs.dead{jobs}'
+      onelog queue redrives 'jobs.dead{jobs}' --json
+    """
+    found = session.client.queue(queue).redrives(read=session.read)
+    columns = (
+        ("id", lambda each: each.redrive_id),
+        ("target", _shown_target),
+        ("failure", lambda each: each.failure_contains or None),
+        ("rate", lambda each: f"{each.rate_per_s}/s" if each.rate_per_s else None),
+        ("moved", lambda each: each.moved),
+        ("skipped", lambda each: each.skipped),
+        ("remaining", lambda each: f"{each.remaining}{'+' * each.remaining_is_partial}"),
+        ("started", lambda each: shown_time(each.started_ns)),
+    )
+    session.output.table(found, columns, nothing="there is no redrive")
+
+
+def _shown_target(redrive: "Redrive") -> str:
+    if redrive.target:
+        return redrive.target
+    return "deleted" if redrive.target_id else "where each died"
+
+
 @command(app, "cancel-redrive")
 def cancel_redrive(
     session: Session,
     queue: QueueName,
     redrive_id: Annotated[
-        int, typer.Argument(metavar="ID", min=1, help="The id that `redrive` printed.")
+        int, typer.Argument(metavar="ID", min=1, help="As `redrive` and `redrives` print it.")
     ],
 ) -> None:
     """Stop a redrive; messages that it moved stay where they are.

@@ -26,7 +26,7 @@ from onelog.cli.values import (
 )
 
 if TYPE_CHECKING:
-    from onelog import Record, Retention
+    from onelog import Producer, Record, Retention
     from onelog.client.sync.stream import Stream
     from onelog.client.values import StreamInfo
 
@@ -227,17 +227,30 @@ def append(
         list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="Repeatable.")
     ] = None,
     partition: PartitionNumber = None,
+    producer_text: Annotated[
+        str,
+        typer.Option(
+            "--producer",
+            metavar="ID:EPOCH:SEQUENCE",
+            help="Append no record twice; SEQUENCE is of the first record.",
+        ),
+    ] = "",
 ) -> None:
     """Append a record; prints its offset.
+
+    With --producer a repeated command appends nothing and prints the offset of the first time. Of
+    each producer the last 8 sequences are kept; the first one of an epoch is 1.
 
     \b
     Examples:
       onelog stream append events 'signed up' --key ann --tag account
       onelog stream append events --file picture.jpg --header type=image/jpeg
+      onelog stream append events 'paid' --producer 7:1:1
       seq 100 | onelog stream append events --lines
     """
     from onelog import NewRecord
 
+    producer = _parse_producer(producer_text) if producer_text else None
     target = session.client.stream(stream)
     settings: dict[str, Any] = {
         "key": None if key is None else to_bytes(key), "headers": parse_headers(header), "tag": tag,
@@ -246,23 +259,45 @@ def append(
     if lines:
         if value not in (None, "-"):
             raise CommandFailed("USAGE", "--lines takes no value")
-        count = _append_lines(target, file, settings)
-        session.output.result({"appended": count}, f"{counted(count, 'record')} appended")
+        count, duplicates = _append_lines(target, file, settings, producer)
+        words = f"{counted(count, 'record')} appended" + f", {duplicates} were before" * bool(
+            duplicates
+        )
+        found = {"appended": count} | ({"duplicates": duplicates} if producer else {})
+        session.output.result(found, words)
         return
-    (appended,) = target.append_many([NewRecord(read_value(value, file), **settings)])
-    session.output.result(appended, f"offset {appended.offset} of partition {appended.partition}")
+    record = NewRecord(read_value(value, file), **settings)
+    (appended,) = target.append_many([record], producer=producer)
+    words = ", appended before" * appended.duplicate
+    place = f"offset {appended.offset} of partition {appended.partition}{words}"
+    session.output.result(appended, place)
 
 
-def _append_lines(target: "Stream", file: Path | None, settings: dict[str, Any]) -> int:
+def _parse_producer(text: str) -> "Producer":
+    from onelog import Producer
+
+    numbers = text.split(":")
+    if len(numbers) != 3 or not all(each.isdecimal() for each in numbers):
+        raise CommandFailed("USAGE", f"'{text}' is no producer like 7:1:1, its id, epoch, sequence")
+    return Producer(*map(int, numbers))
+
+
+def _append_lines(
+    target: "Stream", file: Path | None, settings: dict[str, Any], producer: "Producer | None"
+) -> tuple[int, int]:
+    """Return how many lines were appended, and how many had been appended before."""
     from onelog import NewRecord
 
-    count, source = 0, read_lines(file)
+    count, duplicates, source = 0, 0, read_lines(file)
     with progress("appending") as advance:
         while chunk := list(islice(source, APPEND_CHUNK)):
-            target.append_many(NewRecord(line, **settings) for line in chunk)
-            count += len(chunk)
+            records = [NewRecord(line, **settings) for line in chunk]
+            appended = target.append_many(records, producer=producer)
+            repeated = sum(each.duplicate for each in appended)
+            count, duplicates = count + len(chunk) - repeated, duplicates + repeated
+            producer = producer and producer.after(len(chunk))
             advance(len(chunk))
-    return count
+    return count, duplicates
 
 
 RECORD_COLUMNS = (
@@ -332,7 +367,10 @@ def tail(
     streams: Annotated[list[str], typer.Argument(metavar="STREAM...", help="The streams.")],
     *,
     from_offset: Annotated[
-        int | None, typer.Option("--from", min=0, metavar="OFFSET", help="From this offset on.")
+        int | None,
+        typer.Option(
+            "--from", min=0, metavar="OFFSET", help="From this offset on; of several: 0, the start."
+        ),
     ] = None,
     since: Annotated[
         int, typer.Option("--since", metavar="WHEN", parser=time_ns, help="From this time on.")
@@ -360,6 +398,7 @@ def tail(
     \b
     Examples:
       onelog stream tail events --from 0 --limit 3
+      onelog stream tail events clicks --since now-1h --limit 1
       onelog stream tail events clicks --json
       onelog stream tail events --limit 1 --raw > record
     """
@@ -372,10 +411,12 @@ def tail(
         tailing = session.client.stream(streams[0]).tail(
             from_offset=from_offset, from_ns=since, partition=partition, only=only, cursor=token
         )
-    elif from_offset is not None or since or partition is not None or only is not None:
-        raise CommandFailed("USAGE", "with several streams only --cursor can be used")
+    elif from_offset or partition is not None:
+        raise CommandFailed("USAGE", "several streams have no offset and partition, only --from 0")
     else:
-        tailing = session.client.tail(*streams, cursor=token)
+        tailing = session.client.tail(
+            *streams, from_start=from_offset == 0, from_ns=since, only=only, cursor=token
+        )
     output, count, begun = session.output, 0, tailing.cursor
     try:
         with tailing:

@@ -36,8 +36,10 @@ def transact(
       delete_json    key path
       enqueue        queue body [priority delay at ttl dedup_id group tenant headers]
       ack, nack      queue messages ([[id, token], …]) [nack: delay reason]
-      append_record  stream value [key tag headers partition]
+      append_record  stream value [key tag headers partition
+                     producer ({"id": N, "epoch": N, "sequence": N})]
       ack_records    stream group member_id records ([[partition, offset], …])
+      commit_offsets stream group records ([[partition, offset], …]) [member_id generation]
       write_points   measurement times ([ns, …]) fields ({name: [value, …]}) [tags]
     \b
     Bytes are text, or base64 as value_base64, or any JSON as value_json.

@@ -37,6 +37,7 @@ from onelog.client.values import (
     QueueConfig,
     QueueInfo,
     Read,
+    Redrive,
     Schedule,
     Settled,
     Value,
@@ -46,6 +47,7 @@ from onelog.client.values import (
     to_enqueued,
     to_message,
     to_queue_info,
+    to_redrive,
     to_settle_error,
     to_settled,
 )
@@ -357,14 +359,32 @@ class AsyncQueue:
         return settled
 
     async def peek(
-        self, limit: int = 10, *, from_id: int = 0, from_ns: Time = 0, read: Read | None = None
+        self,
+        limit: int = 10,
+        *,
+        from_id: int = 0,
+        from_ns: Time = 0,
+        failure_contains: str = "",
+        read: Read | None = None,
     ) -> Rows[Message]:
-        """Return messages in the order of their ids, without leasing them."""
+        """Return messages in the order of their ids, without leasing them.
+
+        With ``failure_contains`` only dead letters whose failure reason contains this text.
+        """
         request = queue_pb2.PeekRequest(
-            limit=limit, from_id=from_id, from_ns=to_nanoseconds(from_ns, "from_ns")
+            limit=limit,
+            from_id=from_id,
+            from_ns=to_nanoseconds(from_ns, "from_ns"),
+            failure_contains=failure_contains,
         )
-        answer = await self._look("Queue/Peek", request, read)
-        return Rows(to_message(each, Message) for each in answer.messages)
+        found: Rows[Message] = Rows()
+        while True:
+            answer = await self._look("Queue/Peek", request, read)
+            found += Rows(to_message(each, Message) for each in answer.messages)
+            if not answer.next_id or len(found) >= (limit or 1):
+                return found
+            # What one answer holds, and looks at, is bounded.
+            request.from_id, request.limit = answer.next_id, limit - len(found)
 
     async def purge(
         self, *, below_id: int = 0, before_ns: Time = 0, leased_too: bool = False
@@ -415,6 +435,11 @@ class AsyncQueue:
         """Stop a redrive; messages that it moved stay where they are."""
         request = self._named(queue_pb2.CancelRedriveRequest(redrive_id=redrive_id))
         await self._change("Queue/CancelRedrive", request)
+
+    async def redrives(self, *, read: Read | None = None) -> Rows[Redrive]:
+        """Return the running redrives of dead letters from this queue, with their progress."""
+        answer = await self._look("Queue/ListRedrives", queue_pb2.ListRedrivesRequest(), read)
+        return Rows(map(to_redrive, answer.redrives))
 
     async def schedule(self, cron: str, message: NewMessage | Value) -> int:
         """Enqueue the message whenever the cron expression (UTC) says so; return the id."""

@@ -316,6 +316,9 @@ class QueueConfig:
     # Delay after the first, second, … failed delivery; the last value repeats.
     backoff_s: Sequence[float] = ()
 
+    # Messages that a tenant gets in its turn, 1 to 1,000; a tenant that is not here gets 1.
+    tenant_weights: Mapping[Value, int] = field(default_factory=dict)
+
     def __post_init__(self) -> None:
         check_fields(self)
 
@@ -330,6 +333,8 @@ class QueueConfig:
         config.dedup_max = self.dedup_max
         config.messages_max = self.messages_max
         config.backoff_ms.extend(milliseconds(each) for each in self.backoff_s)
+        for tenant, weight in self.tenant_weights.items():
+            config.tenant_weights.add(tenant=to_bytes(tenant), weight=weight)
 
 
 def to_queue_config(config: queue_pb2.QueueConfig) -> QueueConfig:
@@ -345,6 +350,7 @@ def to_queue_config(config: queue_pb2.QueueConfig) -> QueueConfig:
         config.dedup_max if config.HasField("dedup_max") else default.dedup_max,
         config.messages_max,
         tuple(each / 1000 for each in config.backoff_ms),
+        {each.tenant: each.weight for each in config.tenant_weights},
     )
 
 
@@ -410,7 +416,7 @@ class NewMessage:
     # Messages of one group are delivered in order, one at a time.
     group: Value = b""
 
-    # Tenants get equal shares of deliveries.
+    # Tenants get equal shares of deliveries, or those of ``QueueConfig.tenant_weights``.
     tenant: Value = b""
     headers: Mapping[str, Value] = field(default_factory=dict)
 
@@ -439,6 +445,38 @@ class Schedule(Row):
     schedule_id: int
     cron: str
     next_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Redrive(Row):
+    """A running redrive: what it moves, and how far it is."""
+
+    redrive_id: int
+    target: str  # empty: the queue in which each died
+    target_id: int  # with an empty ``target``: it was deleted, and nothing more is moved
+    last_id: int
+    failed_from_ns: int
+    failed_until_ns: int
+    failure_contains: str
+    limit: int
+    rate_per_s: int
+    started_ns: int
+    next_ns: int
+    next_id: int
+    moved: int
+    skipped: int
+    remaining: int
+    remaining_is_partial: bool  # at least so many remain
+
+
+def to_redrive(found: queue_pb2.RunningRedrive) -> Redrive:
+    """Convert a running redrive from protobuf."""
+    return Redrive(
+        found.redrive_id, found.target_queue, found.target_queue_id, found.last_id,
+        found.failed_from_ns, found.failed_until_ns, found.failure_contains, found.limit,
+        found.rate_per_s, found.started_ns, found.next_ns, found.next_id, found.moved_count,
+        found.skipped_count, found.remaining_count, found.remaining_is_partial,
+    )  # fmt: skip
 
 
 MessageT = TypeVar("MessageT", bound=Message)

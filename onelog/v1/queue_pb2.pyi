@@ -20,7 +20,7 @@ MESSAGE_STATE_DELAYED: MessageState
 MESSAGE_STATE_LEASED: MessageState
 
 class QueueConfig(_message.Message):
-    __slots__ = ("max_deliveries", "dead_letter_queue", "visibility_ms", "ageing_ms", "ttl_ms", "dedup_window_ms", "dedup_max", "messages_max", "backoff_ms")
+    __slots__ = ("max_deliveries", "dead_letter_queue", "visibility_ms", "ageing_ms", "ttl_ms", "dedup_window_ms", "dedup_max", "messages_max", "backoff_ms", "tenant_weights")
     MAX_DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTER_QUEUE_FIELD_NUMBER: _ClassVar[int]
     VISIBILITY_MS_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,7 @@ class QueueConfig(_message.Message):
     DEDUP_MAX_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_MAX_FIELD_NUMBER: _ClassVar[int]
     BACKOFF_MS_FIELD_NUMBER: _ClassVar[int]
+    TENANT_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     max_deliveries: int
     dead_letter_queue: str
     visibility_ms: int
@@ -39,7 +40,16 @@ class QueueConfig(_message.Message):
     dedup_max: int
     messages_max: int
     backoff_ms: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, max_deliveries: _Optional[int] = ..., dead_letter_queue: _Optional[str] = ..., visibility_ms: _Optional[int] = ..., ageing_ms: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., dedup_window_ms: _Optional[int] = ..., dedup_max: _Optional[int] = ..., messages_max: _Optional[int] = ..., backoff_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+    tenant_weights: _containers.RepeatedCompositeFieldContainer[TenantWeight]
+    def __init__(self, max_deliveries: _Optional[int] = ..., dead_letter_queue: _Optional[str] = ..., visibility_ms: _Optional[int] = ..., ageing_ms: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., dedup_window_ms: _Optional[int] = ..., dedup_max: _Optional[int] = ..., messages_max: _Optional[int] = ..., backoff_ms: _Optional[_Iterable[int]] = ..., tenant_weights: _Optional[_Iterable[_Union[TenantWeight, _Mapping]]] = ...) -> None: ...
+
+class TenantWeight(_message.Message):
+    __slots__ = ("tenant", "weight")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    tenant: bytes
+    weight: int
+    def __init__(self, tenant: _Optional[bytes] = ..., weight: _Optional[int] = ...) -> None: ...
 
 class CreateQueueRequest(_message.Message):
     __slots__ = ("namespace", "queue", "config", "options")
@@ -462,20 +472,22 @@ class SettleResult(_message.Message):
     def __init__(self, message_id: _Optional[int] = ..., reason: _Optional[str] = ..., dead: _Optional[bool] = ...) -> None: ...
 
 class PeekRequest(_message.Message):
-    __slots__ = ("namespace", "queue", "from_id", "from_ns", "limit", "options")
+    __slots__ = ("namespace", "queue", "from_id", "from_ns", "limit", "options", "failure_contains")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     FROM_ID_FIELD_NUMBER: _ClassVar[int]
     FROM_NS_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_CONTAINS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     queue: str
     from_id: int
     from_ns: int
     limit: int
     options: _common_pb2.ReadOptions
-    def __init__(self, namespace: _Optional[str] = ..., queue: _Optional[str] = ..., from_id: _Optional[int] = ..., from_ns: _Optional[int] = ..., limit: _Optional[int] = ..., options: _Optional[_Union[_common_pb2.ReadOptions, _Mapping]] = ...) -> None: ...
+    failure_contains: str
+    def __init__(self, namespace: _Optional[str] = ..., queue: _Optional[str] = ..., from_id: _Optional[int] = ..., from_ns: _Optional[int] = ..., limit: _Optional[int] = ..., options: _Optional[_Union[_common_pb2.ReadOptions, _Mapping]] = ..., failure_contains: _Optional[str] = ...) -> None: ...
 
 class PeekResponse(_message.Message):
     __slots__ = ("header", "messages", "next_id")
@@ -562,6 +574,60 @@ class CancelRedriveResponse(_message.Message):
     HEADER_FIELD_NUMBER: _ClassVar[int]
     header: _common_pb2.WriteHeader
     def __init__(self, header: _Optional[_Union[_common_pb2.WriteHeader, _Mapping]] = ...) -> None: ...
+
+class ListRedrivesRequest(_message.Message):
+    __slots__ = ("namespace", "queue", "options")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    queue: str
+    options: _common_pb2.ReadOptions
+    def __init__(self, namespace: _Optional[str] = ..., queue: _Optional[str] = ..., options: _Optional[_Union[_common_pb2.ReadOptions, _Mapping]] = ...) -> None: ...
+
+class ListRedrivesResponse(_message.Message):
+    __slots__ = ("header", "redrives")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    REDRIVES_FIELD_NUMBER: _ClassVar[int]
+    header: _common_pb2.ReadHeader
+    redrives: _containers.RepeatedCompositeFieldContainer[RunningRedrive]
+    def __init__(self, header: _Optional[_Union[_common_pb2.ReadHeader, _Mapping]] = ..., redrives: _Optional[_Iterable[_Union[RunningRedrive, _Mapping]]] = ...) -> None: ...
+
+class RunningRedrive(_message.Message):
+    __slots__ = ("redrive_id", "target_queue", "target_queue_id", "last_id", "failed_from_ns", "failed_until_ns", "failure_contains", "limit", "rate_per_s", "started_ns", "next_ns", "next_id", "moved_count", "skipped_count", "remaining_count", "remaining_is_partial")
+    REDRIVE_ID_FIELD_NUMBER: _ClassVar[int]
+    TARGET_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    LAST_ID_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FROM_NS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_UNTIL_NS_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_CONTAINS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    RATE_PER_S_FIELD_NUMBER: _ClassVar[int]
+    STARTED_NS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_NS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_ID_FIELD_NUMBER: _ClassVar[int]
+    MOVED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_IS_PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    redrive_id: int
+    target_queue: str
+    target_queue_id: int
+    last_id: int
+    failed_from_ns: int
+    failed_until_ns: int
+    failure_contains: str
+    limit: int
+    rate_per_s: int
+    started_ns: int
+    next_ns: int
+    next_id: int
+    moved_count: int
+    skipped_count: int
+    remaining_count: int
+    remaining_is_partial: bool
+    def __init__(self, redrive_id: _Optional[int] = ..., target_queue: _Optional[str] = ..., target_queue_id: _Optional[int] = ..., last_id: _Optional[int] = ..., failed_from_ns: _Optional[int] = ..., failed_until_ns: _Optional[int] = ..., failure_contains: _Optional[str] = ..., limit: _Optional[int] = ..., rate_per_s: _Optional[int] = ..., started_ns: _Optional[int] = ..., next_ns: _Optional[int] = ..., next_id: _Optional[int] = ..., moved_count: _Optional[int] = ..., skipped_count: _Optional[int] = ..., remaining_count: _Optional[int] = ..., remaining_is_partial: _Optional[bool] = ...) -> None: ...
 
 class CreateScheduleRequest(_message.Message):
     __slots__ = ("namespace", "queue", "cron", "message", "options")

@@ -130,6 +130,11 @@ class QueueStub:
                 request_serializer=onelog_dot_v1_dot_queue__pb2.CancelRedriveRequest.SerializeToString,
                 response_deserializer=onelog_dot_v1_dot_queue__pb2.CancelRedriveResponse.FromString,
                 _registered_method=True)
+        self.ListRedrives = channel.unary_unary(
+                '/onelog.v1.Queue/ListRedrives',
+                request_serializer=onelog_dot_v1_dot_queue__pb2.ListRedrivesRequest.SerializeToString,
+                response_deserializer=onelog_dot_v1_dot_queue__pb2.ListRedrivesResponse.FromString,
+                _registered_method=True)
         self.CreateSchedule = channel.unary_unary(
                 '/onelog.v1.Queue/CreateSchedule',
                 request_serializer=onelog_dot_v1_dot_queue__pb2.CreateScheduleRequest.SerializeToString,
@@ -287,6 +292,13 @@ class QueueServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListRedrives(self, request, context):
+        """Lists the running redrives of a queue, with their progress.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateSchedule(self, request, context):
         """Creates a schedule: a cron expression (UTC) that adds a message to a queue.
         """
@@ -405,6 +417,11 @@ def add_QueueServicer_to_server(servicer, server):
                     servicer.CancelRedrive,
                     request_deserializer=onelog_dot_v1_dot_queue__pb2.CancelRedriveRequest.FromString,
                     response_serializer=onelog_dot_v1_dot_queue__pb2.CancelRedriveResponse.SerializeToString,
+            ),
+            'ListRedrives': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRedrives,
+                    request_deserializer=onelog_dot_v1_dot_queue__pb2.ListRedrivesRequest.FromString,
+                    response_serializer=onelog_dot_v1_dot_queue__pb2.ListRedrivesResponse.SerializeToString,
             ),
             'CreateSchedule': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateSchedule,
@@ -936,6 +953,33 @@ class Queue:
             '/onelog.v1.Queue/CancelRedrive',
             onelog_dot_v1_dot_queue__pb2.CancelRedriveRequest.SerializeToString,
             onelog_dot_v1_dot_queue__pb2.CancelRedriveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRedrives(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/onelog.v1.Queue/ListRedrives',
+            onelog_dot_v1_dot_queue__pb2.ListRedrivesRequest.SerializeToString,
+            onelog_dot_v1_dot_queue__pb2.ListRedrivesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -455,6 +455,11 @@ def _read_lease(reader: Reader) -> Lease:
     return Lease(queue, count, _read_visibility(visibility_ns), consumer, passed)
 
 
+def _find_repeated_lease(body: bytes) -> bytes:
+    """Return the lease as a client asked for it, whatever its leader could not read then."""
+    return b"lease" + _encode_lease(replace(_read_lease(Reader(body)), passed=()))
+
+
 def _read_lease_tail(reader: Reader) -> tuple[bytes, Ranges]:
     """Return the consumer of a lease, and what it passes over; either may be missing."""
     if not reader.left:
@@ -1010,7 +1015,7 @@ class QueueWrites(QueueReads):
                 cursor = row.id
                 break
             visits += 1
-            if not _matches(row, redrive):
+            if not redrive.matches(row):
                 continue
             assert row.dead is not None
             target = self._queues.get(redrive.target or row.dead.source)
@@ -1070,6 +1075,8 @@ class QueueWrites(QueueReads):
         if refused is not None:
             return refused
         queue.change("config", command.config)
+        if queue.turn_count and not command.config.tenant_weights:
+            queue.change("turn_count", 0)
         return APPLIED
 
     def delete_queue(self, queue: QueueState, _command: QueueDelete, _moment: Moment) -> Outcome:
@@ -1382,16 +1389,6 @@ def plan_step(rate_per_s: int) -> tuple[int, int]:
     return count, -(-count * SECOND_NS // rate_per_s)
 
 
-def _matches(row: Row, redrive: RunningRedrive) -> bool:
-    """Return whether to move a dead letter: it matches, is not leased, died before the redrive."""
-    dead = row.dead
-    if dead is None or row.state == LEASED or row.since_ns > redrive.started_ns:
-        return False
-    if not redrive.failed_from_ns <= dead.failed_ns <= redrive.failed_until_ns:
-        return False
-    return redrive.failure in dead.failure
-
-
 def _is_blind_enqueue(body: bytes) -> bool:
     """Return whether a message has no dedup id, which could make it a duplicate."""
     return len(body) > _OPTIONS_AT and not body[_OPTIONS_AT] & OPTION_DEDUP
@@ -1429,6 +1426,7 @@ QUEUE_OPERATIONS = (
         QueueWrites.lease,
         has_large_result=True,
         takes_spans=True,
+        find_repeated=_find_repeated_lease,
     ),
     QueueOperation(
         0x03,

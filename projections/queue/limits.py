@@ -26,6 +26,8 @@ DELAY_NS_MAX = TTL_NS_MAX
 DELIVERIES_MAX = 65_535  # counted in two bytes; the count stops there
 GROUPS_MAX = 1_000_000  # per queue, with messages in it
 TENANTS_MAX = 10_000  # per queue, with messages in it
+TENANT_WEIGHTS_MAX = 100  # per queue, of tenants with another weight than 1
+TENANT_WEIGHT_MAX = 1_000  # messages of one turn; others wait meanwhile
 
 # Leases. One entry touches a thousand messages at most, as an expire entry does.
 ITEMS_MAX = 1_000  # messages that one lease, ack, nack, extend, release, cancel may name
@@ -57,5 +59,6 @@ CRON_DAYS_MAX = 366 * 8 + 1  # 29 February may be eight years away
 # Not part of the format.
 PEEK_MESSAGES_MAX = 1_000
 PEEK_VISITS_MAX = 50_000
+REMAINING_VISITS_MAX = 10_000  # to count what running redrives have yet to move, 2 µs each
 BLOCK_ROWS = 512  # rows of one block of columns (table.py)
 GARBAGE_MAX = 1_024  # outdated entries of a heap or list that are kept, plus as many as live ones

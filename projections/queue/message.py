@@ -15,7 +15,9 @@ tables. Decoding raises ``BadPayload`` for entries and ``BadResult`` for results
 """
 
 import struct
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from onelog.projections.codec import U8, U16, U64, Reader, SectionReader, encode_sized, read_prefix
@@ -37,6 +39,8 @@ from onelog.projections.queue.limits import (
     MESSAGE_SIZE_MAX,
     PRIORITY_DEFAULT,
     PRIORITY_MAX,
+    TENANT_WEIGHT_MAX,
+    TENANT_WEIGHTS_MAX,
     VISIBILITY_NS_DEFAULT,
     VISIBILITY_NS_MAX,
 )
@@ -290,6 +294,8 @@ class QueueConfig:
     dedup_max: int = DEDUP_ENTRIES_DEFAULT  # ids remembered; 0: no dedup
     messages_max: int = 0  # live messages; 0: no limit
     backoff_ns: tuple[int, ...] = ()  # delay after the first, second, … failure; the last repeats
+    # Messages that a tenant gets in its turn, by name, ascending; a tenant that is not here: 1.
+    tenant_weights: tuple[tuple[bytes, int], ...] = ()
 
     def invalid(self) -> OutOfBounds | None:
         """Return the first setting that is outside its bounds, None if all are inside."""
@@ -302,7 +308,20 @@ class QueueConfig:
             ("dedup_max", self.dedup_max, 0, DEDUP_ENTRIES_MAX),
             *(("backoff_ns", delay_ns, 0, DELAY_NS_MAX) for delay_ns in self.backoff_ns),
             ("the number of backoff_ms", len(self.backoff_ns), 0, BACKOFF_STEPS_MAX),
+            *((f"the weight of tenant {name!r}", weight, 1, TENANT_WEIGHT_MAX)
+              for name, weight in self.tenant_weights),
+            *(("the size of a tenant with a weight", len(name), 0, MESSAGE_KEY_SIZE_MAX)
+              for name, _ in self.tenant_weights),
+            ("the number of tenant_weights", len(self.tenant_weights), 0, TENANT_WEIGHTS_MAX),
         ))  # fmt: skip
+
+    def find_weight(self, tenant: bytes) -> int:
+        """Return how many messages a tenant gets in its turn."""
+        weights = self.tenant_weights
+        if not weights:
+            return 1
+        at = bisect_left(weights, (tenant,))
+        return weights[at][1] if at < len(weights) and weights[at][0] == tenant else 1
 
     def backoff_after(self, failures: int) -> int:
         """Return the delay after this number of failures."""
@@ -311,7 +330,11 @@ class QueueConfig:
         return self.backoff_ns[min(max(failures, 1), len(self.backoff_ns)) - 1]
 
     def encode(self) -> bytes:
-        """Return the bytes of docs/queue.md."""
+        """Return the bytes of docs/queue.md in an entry: weights only if there are any."""
+        return self.encode_settings() + (self.encode_weights() if self.tenant_weights else b"")
+
+    def encode_settings(self) -> bytes:
+        """Return the bytes of everything but the weights."""
         fixed = CONFIG.pack(
             self.max_deliveries,
             self.dead_queue,
@@ -325,12 +348,36 @@ class QueueConfig:
         delays = b"".join(map(U64.pack, self.backoff_ns))
         return fixed + U8.pack(len(self.backoff_ns)) + delays
 
+    def encode_weights(self) -> bytes:
+        """Return the bytes of the weights."""
+        weights = (encode_sized(U8, name) + U16.pack(each) for name, each in self.tenant_weights)
+        return U8.pack(len(self.tenant_weights)) + b"".join(weights)
 
-def read_config(reader: Reader | SectionReader) -> QueueConfig:
-    """Read a configuration; the caller checks ``invalid``."""
+
+def read_settings(reader: Reader | SectionReader) -> QueueConfig:
+    """Read a configuration without weights; the caller checks ``invalid``."""
     fixed = reader.fields(CONFIG)
     fields: list[Any] = [*fixed, tuple(reader.number(U64) for _ in range(reader.number(U8)))]
     return QueueConfig(*fields)
+
+
+def read_weights(reader: Reader | SectionReader) -> tuple[tuple[bytes, int], ...] | None:
+    """Read the weights of tenants; None if they are out of order."""
+    count = reader.number(U8)
+    weights = tuple((reader.sized(U8), reader.number(U16)) for _ in range(count))
+    names = [name for name, _ in weights]
+    return weights if all(before < after for before, after in pairwise(names)) else None
+
+
+def read_config(reader: Reader) -> QueueConfig:
+    """Read a configuration at the end of an entry; the caller checks ``invalid``."""
+    config = read_settings(reader)
+    if not reader.left:
+        return config
+    weights = read_weights(reader)
+    if not weights:
+        raise BadPayload(Reason.QUEUE_CONFIG_INVALID)
+    return replace(config, tenant_weights=weights)
 
 
 # Results

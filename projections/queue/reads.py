@@ -10,7 +10,11 @@ from heapq import nsmallest
 
 from onelog.projections.codec import Ranges
 from onelog.projections.projection import Position
-from onelog.projections.queue.limits import PEEK_MESSAGES_MAX, PEEK_VISITS_MAX
+from onelog.projections.queue.limits import (
+    PEEK_MESSAGES_MAX,
+    PEEK_VISITS_MAX,
+    REMAINING_VISITS_MAX,
+)
 from onelog.projections.queue.message import QueueConfig
 from onelog.projections.queue.store import QueueState, RunningRedrive, Schedule, Total
 from onelog.projections.queue.table import DELAYED, LEASED, READY, Row
@@ -115,11 +119,19 @@ class QueueReads:
         )
 
     def peek(
-        self, namespace: str, queue_id: int, *, limit: int, from_id: int = 0, from_ns: int = 0
+        self,
+        namespace: str,
+        queue_id: int,
+        *,
+        limit: int,
+        from_id: int = 0,
+        from_ns: int = 0,
+        failure: bytes = b"",
     ) -> Peeked | Refused:
         """Return messages in any state, from an id and from a time on.
 
-        The time is the one since which a message waits (``Row.since_ns``).
+        The time is the one since which a message waits (``Row.since_ns``). With ``failure`` only
+        dead letters whose failure reason contains it.
         """
         queue = self._find(namespace, queue_id)
         if isinstance(queue, Refused):
@@ -130,9 +142,36 @@ class QueueReads:
         for visits, (block, at) in enumerate(queue.table.places(from_id)):
             if len(found) == limit or visits == PEEK_VISITS_MAX:
                 return Peeked(tuple(found), block.ids[at])
-            if block.since[at] >= from_ns:
-                found.append(queue.table.read(block, at))
+            if block.since[at] < from_ns:
+                continue
+            if failure:
+                dead = queue.table.dead.get(block.ids[at])
+                if dead is None or failure not in dead.failure:
+                    continue
+            found.append(queue.table.read(block, at))
         return Peeked(tuple(found), None)
+
+    def list_redrives(self, queue: QueueState) -> list[tuple[RunningRedrive, int, bool]]:
+        """Return the running redrives by id, each with how many messages it has yet to move.
+
+        The last value is whether there may be more: only so many messages are looked at.
+        """
+        found = []
+        visits_max = REMAINING_VISITS_MAX // max(1, len(queue.redrives))
+        for _, redrive in sorted(queue.redrives.items()):
+            count, is_partial = 0, False
+            for visits, row in enumerate(queue.table.rows(redrive.cursor)):
+                if row.id > redrive.last_id or (redrive.left and count == redrive.left):
+                    break
+                if visits == visits_max:
+                    is_partial = True
+                    break
+                if redrive.matches(row):
+                    assert row.dead is not None
+                    target = self._queues.get(redrive.target or row.dead.source)
+                    count += target is not None and target is not queue
+            found.append((redrive, count, is_partial))
+        return found
 
     def _find(self, namespace: str, queue_id: int) -> QueueState | Refused:
         if namespace not in self._names:

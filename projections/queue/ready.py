@@ -1,11 +1,11 @@
 """Which message is next: priorities, age, tenants.
 
 A queue's ready messages wait per tenant and priority, oldest first. A lease asks the tenants in
-turn (by name, after the one served last), and inside a tenant takes the head of the priority whose
-rank is lowest: the rank is the priority itself, or with ageing the time since which the message
-waits plus ``priority * ageing_ns``. A message keeps its rank while it waits, whatever the time
-is, so nothing has to be sorted again as time passes; and one that waits long enough outranks
-every newer one.
+turn (by name, after the one served last); a tenant has one message in its turn, or as many as its
+weight. Inside a tenant a lease takes the head of the priority whose rank is lowest: the rank is the
+priority itself, or with ageing the time since which the message waits plus ``priority *
+ageing_ns``. A message keeps its rank while it waits, whatever the time is, so nothing has to be
+sorted again as time passes; and one that waits long enough outranks every newer one.
 
 A level holds what came in order as two arrays (16 bytes a message), and what came back later
 (after a lease, a delay, a redrive) in a heap. Both may hold outdated entries: a message that was
@@ -223,9 +223,11 @@ class ReadyMessages:
         return waiting.level(priority)
 
     def turn(
-        self, after: bytes, ageing_ns: int, is_next: IsNext
+        self, after: bytes, ageing_ns: int, is_next: IsNext, *, stays: bool = False
     ) -> tuple[Level, bytes, bool] | None:
         """Return the level that is next and its tenant, the first one after ``after``.
+
+        ``stays``: the turn of ``after`` is not over, if it has messages.
 
         The level has entries, of which the first may be outdated. The third value is whether this
         level stays next until it has no entries any more.
@@ -237,7 +239,7 @@ class ReadyMessages:
             if level is not None and (level.head < len(level.ids) or level.late):
                 return level, names[0], True
         while names:
-            at = bisect_right(names, after)
+            at = bisect_left(names, after) if stays else bisect_right(names, after)
             if at == len(names):
                 at = 0
             name = names[at]
@@ -272,9 +274,11 @@ class ReadyMessages:
             rounds = min(rounds, left)
         return names[: len(levels)], levels, rounds
 
-    def next(self, after: bytes, ageing_ns: int, is_next: IsNext) -> int | None:
+    def next(
+        self, after: bytes, ageing_ns: int, is_next: IsNext, *, stays: bool = False
+    ) -> int | None:
         """Return the id of the message that is next, None if there is none."""
-        while (found := self.turn(after, ageing_ns, is_next)) is not None:
+        while (found := self.turn(after, ageing_ns, is_next, stays=stays)) is not None:
             level = found[0]
             first = level.first(level.priority, is_next)
             if first is not None:

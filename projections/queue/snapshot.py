@@ -7,9 +7,10 @@ docs/queue.md has the table.
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from onelog.projections.codec import U8, U32, U64, SectionReader, encode_sized
+from onelog.projections.codec import U8, U16, U32, U64, SectionReader, encode_sized
 from onelog.projections.queue.cron import BadCron, parse_cron
 from onelog.projections.queue.limits import (
     CRON_SIZE_MAX,
@@ -19,8 +20,9 @@ from onelog.projections.queue.limits import (
     QUEUES_MAX,
     REDRIVES_MAX,
     SCHEDULES_MAX,
+    TENANT_WEIGHT_MAX,
 )
-from onelog.projections.queue.message import QueueConfig, read_config
+from onelog.projections.queue.message import QueueConfig, read_settings, read_weights
 from onelog.projections.queue.store import (
     INCOMING,
     OUTGOING,
@@ -41,7 +43,8 @@ from onelog.projections.queue.table import (
 )
 from onelog.ual.entry import OWNER_QUEUE
 
-SECTION_VERSION = 1
+SECTION_VERSION = 2
+SECTION_VERSION_WITHOUT_WEIGHTS = 1  # of tenants, nor a turn
 
 _PAIR = struct.Struct("<QQ")
 
@@ -57,7 +60,7 @@ def dump_parts(queues: Mapping[int, QueueState]) -> Iterator[bytes]:
 
 
 def _dump_queue(queue: QueueState) -> Iterator[bytes]:
-    yield queue.encode_head()
+    yield queue.encode_head() + queue.encode_shares()
     yield U32.pack(len(queue.dedup))
     for dedup, message_id, time_ns in queue.dedup.entries():
         yield encode_sized(U8, dedup) + _PAIR.pack(message_id, time_ns)
@@ -83,7 +86,8 @@ def load_section(chunks: Iterable[bytes], open_queue: OpenQueue) -> None:
     """Read a section, creating each queue with ``open_queue``."""
     reader = SectionReader(OWNER_QUEUE, chunks)
     version = reader.number(U8)
-    reader.expect(version == SECTION_VERSION, f"section version {version}")
+    is_known = SECTION_VERSION_WITHOUT_WEIGHTS <= version <= SECTION_VERSION
+    reader.expect(is_known, f"section version {version}")
     count = reader.number(U32)
     reader.expect(count <= QUEUES_MAX, f"{count} queues")
     previous = -1
@@ -92,7 +96,7 @@ def load_section(chunks: Iterable[bytes], open_queue: OpenQueue) -> None:
         queue_id = reader.number(U64)
         reader.expect(previous < queue_id, "queues out of order")
         previous = queue_id
-        opened[queue_id] = _load_queue(reader, queue_id, open_queue)
+        opened[queue_id] = _load_queue(reader, queue_id, open_queue, version)
     reader.finish()
     for queue in opened.values():
         target = opened.get(queue.config.dead_queue)
@@ -103,10 +107,12 @@ def load_section(chunks: Iterable[bytes], open_queue: OpenQueue) -> None:
         )
 
 
-def _load_queue(reader: SectionReader, queue_id: int, open_queue: OpenQueue) -> QueueState:
+def _load_queue(
+    reader: SectionReader, queue_id: int, open_queue: OpenQueue, version: int
+) -> QueueState:
     namespace, name = reader.text(U8), reader.text(U8)
     reader.expect(1 <= len(name.encode()) <= QUEUE_NAME_SIZE_MAX, f"queue {name!r}")
-    config = read_config(reader)
+    config = read_settings(reader)
     reader.expect(config.invalid() is None, f"settings of queue {name!r}")
     queue = open_queue(queue_id, namespace, name, config)
     if queue is None:
@@ -116,6 +122,8 @@ def _load_queue(reader: SectionReader, queue_id: int, open_queue: OpenQueue) -> 
     queue.is_paused = bool(is_paused)
     queue.last_tenant = reader.sized(U8)
     queue.totals = list(reader.fields(TOTALS))
+    if version > SECTION_VERSION_WITHOUT_WEIGHTS:
+        _load_shares(reader, queue)
     for _ in range(reader.number(U32)):
         dedup = _read_key(reader)
         message_id, time_ns = reader.fields(_PAIR)
@@ -127,6 +135,18 @@ def _load_queue(reader: SectionReader, queue_id: int, open_queue: OpenQueue) -> 
     outgoing = sum(queue.totals[total] for total in OUTGOING)
     reader.expect(incoming == outgoing + queue.live_count, f"the sums of queue {name!r}")
     return queue
+
+
+def _load_shares(reader: SectionReader, queue: QueueState) -> None:
+    """Read the weights of tenants, and the turn of the one that was served last."""
+    weights = read_weights(reader)
+    if weights is None:
+        raise reader.corrupt(f"weights of queue {queue.name!r} out of order")
+    queue.config = replace(queue.config, tenant_weights=weights)
+    reader.expect(queue.config.invalid() is None, f"weights of queue {queue.name!r}")
+    queue.turn_count = reader.number(U16)
+    is_possible = queue.turn_count < TENANT_WEIGHT_MAX and (weights or not queue.turn_count)
+    reader.expect(is_possible, f"a turn of {queue.turn_count} in queue {queue.name!r}")
 
 
 def _load_messages(reader: SectionReader, queue: QueueState) -> None:

@@ -38,7 +38,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from onelog.projections.codec import U8, U64, Ranges, encode_sized, is_within
+from onelog.projections.codec import U8, U16, U64, Ranges, encode_sized, is_within
 from onelog.projections.limits import U64_MAX
 from onelog.projections.queue.cron import Cron
 from onelog.projections.queue.deadlines import (
@@ -320,6 +320,15 @@ class RunningRedrive:
         numbers = [getattr(self, name) for name in self.__slots__ if name != "failure"]
         return REDRIVE.pack(*numbers) + encode_sized(U8, self.failure)
 
+    def matches(self, row: Row) -> bool:
+        """Return whether to move a dead letter: it matches, is not leased, died before."""
+        dead = row.dead
+        if dead is None or row.state == LEASED or row.since_ns > self.started_ns:
+            return False
+        if not self.failed_from_ns <= dead.failed_ns <= self.failed_until_ns:
+            return False
+        return self.failure in dead.failure
+
 
 Value = TypeVar("Value")
 
@@ -342,6 +351,7 @@ class QueueState:
         self.config = config
         self.is_paused = False
         self.last_tenant = b""  # served last; the next one has its turn
+        self.turn_count = 0  # messages that it got in its turn so far; 0: its turn is over
         self.table = Table()
         self.ready = ReadyMessages()
         # Ready messages that a lease has passed over, out of the way of the next one that passes
@@ -471,15 +481,19 @@ class QueueState:
         if passed is not self._passed_for:
             self._pass_over(passed)
         ready, ageing_ns, tenant = self.ready, self.config.ageing_ns, self.last_tenant
+        config, turn_count = self.config, self.turn_count
         rows: list[bytes] = []
         count = len(tokens)
         is_next = self._is_next_besides if passed else self.is_next
         while len(rows) < count:
-            found = ready.turn(tenant, ageing_ns, is_next)
+            stays = 0 < turn_count < config.find_weight(tenant)
+            found = ready.turn(tenant, ageing_ns, is_next, stays=stays)
             if found is None:
                 break
             level, name, is_alone = found
             before = len(rows)
+            if not stays or name != tenant:
+                turn_count = 0
             if passed:
                 if level.first(level.priority, is_next) is not None:
                     self._lease_from(level, 1, deadline_ns, tokens, rows)
@@ -487,13 +501,19 @@ class QueueState:
                 self._lease_from(level, count - before, deadline_ns, tokens, rows)
             elif ageing_ns or level.late:
                 self._lease_from(level, 1, deadline_ns, tokens, rows)
+            elif config.tenant_weights:
+                left = config.find_weight(name) - turn_count
+                self._lease_from(level, min(left, count - before), deadline_ns, tokens, rows)
             else:
                 name = self._lease_in_turns(name, deadline_ns, tokens, rows)
             if len(rows) > before:
                 tenant = name
+                turn_count = (turn_count + len(rows) - before) % config.find_weight(name)
         if rows:
             if tenant != self.last_tenant:
                 self.change("last_tenant", tenant)
+            if turn_count != self.turn_count:
+                self.change("turn_count", turn_count)
             self.counts[READY] -= len(rows)
             self.counts[LEASED] += len(rows)
             self.wake(self.id, deadline_ns)
@@ -881,7 +901,8 @@ class QueueState:
         if passed is not self._passed_for:
             self._pass_over(passed)
         is_next = self._is_next_besides if passed else self.is_next
-        return self.ready.next(self.last_tenant, self.config.ageing_ns, is_next)
+        stays = 0 < self.turn_count < self.config.find_weight(self.last_tenant)
+        return self.ready.next(self.last_tenant, self.config.ageing_ns, is_next, stays=stays)
 
     def _pass_over(self, passed: Ranges) -> None:
         """Make ready what was passed over, unless it is the same that is passed over now."""
@@ -1028,17 +1049,22 @@ class QueueState:
     def encode_head(self) -> bytes:
         """Return the canonical bytes of all except messages, dedup ids, schedules and redrives.
 
-        Snapshots store them, and the state hash covers them.
+        Snapshots store them and ``encode_shares``, and the state hash covers them.
         """
         names = (self.namespace.encode(), self.name.encode())
         head = U64.pack(self.id) + b"".join(encode_sized(U8, name) for name in names)
         state = U8.pack(self.is_paused) + encode_sized(U8, self.last_tenant)
-        return head + self.config.encode() + state + TOTALS.pack(*self.totals)
+        return head + self.config.encode_settings() + state + TOTALS.pack(*self.totals)
+
+    def encode_shares(self) -> bytes:
+        """Return the canonical bytes of the weights of tenants, and of the turn."""
+        return self.config.encode_weights() + U16.pack(self.turn_count)
 
     def state_total(self) -> int:
         """Return the unreduced hash of everything."""
         total = self.hash_total + self.dedup.hash_total
-        total += item_hash(_KIND_QUEUE + self.encode_head(), self.id)
+        shares = self.encode_shares() if self.config.tenant_weights else b""
+        total += item_hash(_KIND_QUEUE + self.encode_head() + shares, self.id)
         for schedule in self.schedules.values():
             total += item_hash(_KIND_SCHEDULE + schedule.encode(), self.id)
         for redrive in self.redrives.values():
@@ -1070,6 +1096,7 @@ class QueueState:
         """Assert the invariants of this file."""
         self.table.check()
         self.dedup.check()
+        assert self.config.tenant_weights or not self.turn_count, f"a turn of {self.turn_count}"
         assert self.is_conserved(), f"the law of queue {self.id}: {self.totals}"
         counts = [0] * STATES
         hash_total = 0

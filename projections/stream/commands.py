@@ -908,6 +908,19 @@ def _read_retain(reader: Reader) -> Retain:
     return Retain(stream_id, tuple(cuts))
 
 
+def _find_repeated_fetch(body: bytes) -> bytes:
+    """Return who asked: the leader decides whether to deliver or to claim, and what."""
+    reader = Reader(body)
+    _names(reader)
+    reader.fields(_FENCE)
+    return b"fetch" + body[: reader.position]
+
+
+def _find_repeated_trim(body: bytes) -> bytes:
+    """Return what was asked for: the leader finds out where it ends."""
+    return b"trim" + body[: _TRIM_TO.size]
+
+
 def _is_blind_append(body: bytes) -> bool:
     """Return whether a record has no producer: it is no duplicate, its offset is its index."""
     return bool(body) and not body[0] & OPTION_PRODUCER
@@ -933,12 +946,12 @@ STREAM_OPERATIONS = (
     Operation(0x0C, GroupHeartbeat, read_heartbeat, has_large_result=True),
     Operation(0x0D, GroupCommit, read_commit),
     Operation(0x0E, GroupSeek, read_seek),
-    Operation(0x0F, Deliver, read_deliver),
+    Operation(0x0F, Deliver, read_deliver, find_repeated=_find_repeated_fetch),
     Operation(0x10, Ack, read_ack),
     Operation(0x11, Nack, read_nack),
     Operation(0x12, DeadLetter, read_dead_letter),
-    Operation(0x13, Claim, read_claim, has_large_result=True),
-    Operation(0x14, TrimTo, _read_trim_to),
+    Operation(0x13, Claim, read_claim, has_large_result=True, find_repeated=_find_repeated_fetch),
+    Operation(0x14, TrimTo, _read_trim_to, find_repeated=_find_repeated_trim),
 )
 OPERATIONS = {each.command: each.number for each in STREAM_OPERATIONS}
 _BY_NUMBER = {each.number: each for each in STREAM_OPERATIONS}

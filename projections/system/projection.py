@@ -42,16 +42,23 @@ from onelog.projections.system.commands import (
     encode_command,
 )
 from onelog.projections.system.holds import Cause, Holds
-from onelog.projections.system.sessions import Session, Sessions
+from onelog.projections.system.sessions import (
+    FINGERPRINT_NONE,
+    FINGERPRINT_SIZE,
+    Session,
+    Sessions,
+)
 from onelog.ual.entry import OWNER_SYSTEM, Draft
 
-SECTION_VERSION = 2
-SECTION_VERSION_WITHOUT_HOLDS = 1  # the version from before there were holds
+SECTION_VERSION = 4  # not 3: one flipped bit must not make a known version of another
+SECTION_VERSION_WITHOUT_FINGERPRINTS = 2  # of the requests of sessions
+SECTION_VERSION_WITHOUT_HOLDS = 1  # nor fingerprints
 
 _KIND_CONFIG = b"\x04"
 _HASH = struct.Struct("<BQ")  # owner, state hash
 _SESSION = struct.Struct("<QQQQI")  # id, ttl_ns, deadline_ns, first_unacknowledged, results
-_RESULT = struct.Struct("<QQI")  # sequence, index, size
+_RESULT = struct.Struct("<Q8sQI")  # sequence, fingerprint of the request, index, size
+_RESULT_WITHOUT_FINGERPRINT = struct.Struct("<QQI")
 
 
 class System:
@@ -166,8 +173,8 @@ class System:
         """Load a section into a fresh system; return the state hashes noted in it."""
         reader = SectionReader(OWNER_SYSTEM, chunks)
         version = reader.number(U8)
-        known = (SECTION_VERSION_WITHOUT_HOLDS, SECTION_VERSION)
-        reader.expect(version in known, f"section version {version}")
+        is_known = SECTION_VERSION_WITHOUT_HOLDS <= version <= SECTION_VERSION
+        reader.expect(is_known, f"section version {version}")
         position.applied_index = reader.number(U64)
         position.log_time_ns = reader.number(U64)
         hashes: dict[int, int] = {}
@@ -177,8 +184,8 @@ class System:
         self.raft_config = reader.sized(U32)
         self._load_namespaces(reader)
         for _ in range(reader.number(U32)):
-            self._load_session(reader)
-        if version >= SECTION_VERSION:
+            self._load_session(reader, version)
+        if version > SECTION_VERSION_WITHOUT_HOLDS:
             self.holds.load(reader, reader.number(U16))
         reader.finish()
         return hashes
@@ -270,9 +277,10 @@ class System:
             )
             for sequence in sorted(session.results):
                 stored = session.results[sequence]
-                (index,) = U64.unpack_from(stored)
-                result = stored[U64.size :]
-                yield _RESULT.pack(sequence, index, len(result)) + result
+                fingerprint = stored[:FINGERPRINT_SIZE]
+                (index,) = U64.unpack_from(stored, FINGERPRINT_SIZE)
+                result = stored[FINGERPRINT_SIZE + U64.size :]
+                yield _RESULT.pack(sequence, fingerprint, index, len(result)) + result
         yield U16.pack(len(self.holds))
         yield from self.holds.dump()
 
@@ -294,12 +302,16 @@ class System:
             else:
                 self._add_namespace(Namespace(name, created_index, limits))
 
-    def _load_session(self, reader: SectionReader) -> None:
+    def _load_session(self, reader: SectionReader, version: int) -> None:
         session_id, ttl_ns, deadline_ns, first, count = reader.fields(_SESSION)
         reader.expect(self.sessions.get(session_id) is None, f"session {session_id} twice")
         session = Session(ttl_ns, deadline_ns, first)
         for _ in range(count):
-            sequence, index, size = reader.fields(_RESULT)
+            fingerprint = FINGERPRINT_NONE
+            if version > SECTION_VERSION_WITHOUT_FINGERPRINTS:
+                sequence, fingerprint, index, size = reader.fields(_RESULT)
+            else:
+                sequence, index, size = reader.fields(_RESULT_WITHOUT_FINGERPRINT)
             reader.expect(
                 sequence >= first and sequence not in session.results,
                 f"a result of session {session_id} that is not possible",
@@ -309,6 +321,6 @@ class System:
                 decode_result(result)
             except BadResult as error:
                 raise reader.corrupt(str(error)) from error
-            session.results[sequence] = U64.pack(index) + result
+            session.results[sequence] = fingerprint + U64.pack(index) + result
             session.results_size += U64.size + size
         self.sessions.insert(session_id, session)

@@ -8,17 +8,29 @@ higher ``first_unacknowledged``. When too many results are stored, new requests 
 closed or expired is refused (SESSION_EXPIRED) and never executed, because it may have been
 executed before.
 
+With each result the fingerprint of its request is stored. Another request under the same sequence
+(of a client that shares its session with a second process, say) is refused (SEQUENCE_REUSED): it
+must not get the result of the first. Fingerprints decide what is answered and never what changes:
+a refused request leaves the same state as a repeated one. So they are not part of the state hash,
+and replicas that know a fingerprint agree with those that do not, because their version or that of
+their snapshot is older.
+
 Invariants: every stored sequence is >= ``first_unacknowledged``; ``results_size`` is the sum of the
-stored results; every session has its deadline scheduled; ``hash_total`` is the sum of all items.
+stored results without their fingerprints; every session has its deadline scheduled; ``hash_total``
+is the sum of all items.
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 
+from xxhash import xxh3_64, xxh3_64_digest
+
 from onelog.projections.codec import U64, SessionRef
 from onelog.projections.deadlines import Deadlines
+from onelog.projections.errors import BadPayload
 from onelog.projections.limits import (
     SESSION_RESULTS_MAX,
     SESSION_RESULTS_SIZE_MAX,
@@ -38,6 +50,9 @@ from onelog.projections.result import (
     encode_result,
 )
 from onelog.projections.state_hash import item_hash
+from onelog.projections.system.commands import TYPE_BATCH
+from onelog.ual.entry import Entry
+from onelog.ual.errors import CorruptPayload, PayloadTooLarge
 
 SESSION_SIZE = 700  # bytes per session: object, dict, table slots, heap entry
 RESULT_SIZE_SMALL = 64  # bytes of a stored result with no value or a short one
@@ -49,9 +64,17 @@ _SESSION_ITEM = struct.Struct("<BQQQQ")
 _RESULT_ITEM = struct.Struct("<BQQ")
 _RESULT_ITEM_SIZE = _RESULT_ITEM.size
 _APPLIED = encode_result(APPLIED)  # the result of most requests
+FINGERPRINT_SIZE = 8
+FINGERPRINT_NONE = bytes(FINGERPRINT_SIZE)  # not known: any request counts as the repetition
+_INDEX_END = FINGERPRINT_SIZE + U64.size
 _APPLIED_ITEM = struct.Struct(f"<BQQQ{len(_APPLIED)}s")  # _RESULT_ITEM, and what is stored
 assert _APPLIED_ITEM.size == _RESULT_ITEM_SIZE + U64.size + len(_APPLIED)
 
+
+_INNER = struct.Struct("<HI")  # of an entry in a batch: type, size
+
+FindRepeated = Callable[[bytes], bytes]
+"""Returns what of the body of an entry is the same when a client repeats its request."""
 
 Request = tuple[int, int]
 """The sequence of a request, and the lowest sequence that is not acknowledged."""
@@ -59,13 +82,61 @@ Request = tuple[int, int]
 
 @dataclass(slots=True)
 class Session:
-    """One session; ``results`` maps a sequence to the index (u64) and bytes of its result."""
+    """One session; ``results`` maps a sequence to the fingerprint of its request, the index (u64)
+    and the bytes of its result."""
 
     ttl_ns: int
     deadline_ns: int
     first_unacknowledged: int = 0
     results: dict[int, bytes] = field(default_factory=dict)
     results_size: int = 0
+
+
+class Fingerprints:
+    """Makes the fingerprints of requests: what tells a repetition from another request.
+
+    A fingerprint covers type, namespace and body of an entry, and no session. Of what the leader
+    adds to a request it covers nothing (``Operation.find_repeated``): a repetition, which another
+    leader may have received, must have the same one.
+    """
+
+    __slots__ = ("_repeated",)
+
+    def __init__(self, repeated: Mapping[int, FindRepeated]) -> None:
+        self._repeated = repeated
+
+    def of_span(self, entry_type: int, prefix: bytes, payloads: Iterable[bytes]) -> list[bytes]:
+        """Return the fingerprints of payloads without a session, which open with ``prefix``."""
+        find = self._repeated.get(entry_type)
+        if find is None:
+            return [xxh3_64_digest(payload, entry_type) for payload in payloads]
+        found = []
+        for payload in payloads:
+            body = payload[len(prefix) :]
+            with suppress(BadPayload):  # it is refused, and repeated as it was
+                body = find(body)
+            found.append(xxh3_64_digest(prefix + body))
+        return found
+
+    def of_batch(self, head: bytes, prefix: bytes, entries: Sequence[Entry]) -> bytes:
+        """Return the fingerprint of a batch; ``head`` is the payload of its first entry.
+
+        Several entries that the leader has made of one request have its fingerprint.
+        """
+        if entries and entries[0].entry_type in self._repeated:
+            found = {
+                each
+                for entry in entries
+                for each in self.of_span(entry.entry_type, prefix, (_plain(entry),))
+            }
+            if len(found) == 1:
+                return found.pop()
+        state = xxh3_64(head, TYPE_BATCH)
+        for entry in entries:
+            payload = _plain(entry)
+            state.update(_INNER.pack(entry.entry_type, len(payload)))
+            state.update(payload)
+        return state.digest()
 
 
 class Sessions:
@@ -122,9 +193,13 @@ class Sessions:
         return True
 
     def begin(
-        self, session_id: int, requests: Sequence[Request], timestamp_ns: int
+        self,
+        session_id: int,
+        requests: Sequence[Request],
+        fingerprint: bytes,
+        timestamp_ns: int,
     ) -> int | Refused | Duplicate:
-        """Decide which requests of a session are executed.
+        """Decide which requests of a session are executed; ``fingerprint`` is that of the first.
 
         Return how many of them, from the first on, are new; or, if the first is not, its result.
         Each of several must have a result of at most RESULT_SIZE_SMALL, so that the space that it
@@ -142,7 +217,7 @@ class Sessions:
             return Refused(Reason.SEQUENCE_ACKNOWLEDGED, known)
         results = session.results
         if sequence in results:
-            return _repeat(results[sequence])
+            return _repeat(results[sequence], sequence, fingerprint)
         room = SESSION_RESULTS_SIZE_MAX - session.results_size
         if room <= 0 or len(results) >= SESSION_RESULTS_MAX:
             return Refused(Reason.SESSION_RESULTS_FULL, known)
@@ -160,16 +235,17 @@ class Sessions:
         self._reach(session_id, session, known, timestamp_ns)
         return taken
 
-    def answered(self, ref: SessionRef) -> Duplicate | None:
-        """Return the stored result of a request, if there is one; changes nothing."""
+    def answered(self, ref: SessionRef, fingerprint: bytes) -> Duplicate | Refused | None:
+        """Return what ``begin`` would about a sequence that is used; changes nothing."""
         session = self._by_id.get(ref.session)
         stored = None if session is None else session.results.get(ref.sequence)
-        return None if stored is None else _repeat(stored)
+        return None if stored is None else _repeat(stored, ref.sequence, fingerprint)
 
     def record(
         self,
         session_id: int,
         requests: Iterable[Request],
+        fingerprints: Iterable[bytes],
         index: int,
         outcomes: Sequence[Outcome],
     ) -> None:
@@ -182,7 +258,8 @@ class Sessions:
             return  # the request closed its own session
         results, known, pack = session.results, session.first_unacknowledged, _APPLIED_ITEM.pack
         total = size = 0
-        for number, (sequence, _), outcome in zip(count(index), requests, outcomes):
+        given = zip(count(index), requests, fingerprints, outcomes)
+        for number, (sequence, _), fingerprint, outcome in given:
             if sequence < known:
                 continue
             if outcome is APPLIED:
@@ -190,8 +267,8 @@ class Sessions:
             else:
                 head = _RESULT_ITEM.pack(_KIND_RESULT, session_id, sequence)
                 item = head + U64.pack(number) + encode_result(outcome)
-            results[sequence] = stored = item[_RESULT_ITEM_SIZE:]
-            size += len(stored)
+            results[sequence] = fingerprint + item[_RESULT_ITEM_SIZE:]
+            size += len(item) - _RESULT_ITEM_SIZE
             total += item_hash(item, 0)
         session.results_size += size
         self.hash_total += total
@@ -210,7 +287,8 @@ class Sessions:
         sessions = self._by_id.values()
         results = sum(len(session.results) for session in sessions)
         size = sum(session.results_size for session in sessions)
-        return len(self._by_id) * SESSION_SIZE + results * RESULT_SIZE + size
+        each = RESULT_SIZE + FINGERPRINT_SIZE
+        return len(self._by_id) * SESSION_SIZE + results * each + size
 
     def check(self) -> None:
         """Assert the invariants of this file."""
@@ -220,7 +298,8 @@ class Sessions:
             for sequence, stored in session.results.items():
                 total += _hash_result(session_id, sequence, stored)
                 assert sequence >= session.first_unacknowledged, f"{sequence} is acknowledged"
-            assert session.results_size == sum(map(len, session.results.values()))
+            sizes = (len(stored) - FINGERPRINT_SIZE for stored in session.results.values())
+            assert session.results_size == sum(sizes)
             assert self.deadlines.get(session_id) == session.deadline_ns
         assert self.hash_total == total
         assert len(self.deadlines) == len(self._by_id)
@@ -244,7 +323,7 @@ class Sessions:
             acknowledged = [s for s in results if s < first]
         for sequence in acknowledged:
             stored = results.pop(sequence)
-            session.results_size -= len(stored)
+            session.results_size -= len(stored) - FINGERPRINT_SIZE
             self.hash_total -= _hash_result(session_id, sequence, stored)
 
     def _renew(self, session_id: int, session: Session, first: int, timestamp_ns: int) -> None:
@@ -262,9 +341,21 @@ class Sessions:
         self.deadlines.cancel(session_id)
 
 
-def _repeat(stored: bytes) -> Duplicate:
-    (index,) = U64.unpack_from(stored)
-    return Duplicate(index, decode_result(stored[U64.size :]))
+def _plain(entry: Entry) -> bytes:
+    """Return the payload of an entry of a batch, which may turn out to be damaged later."""
+    try:
+        return entry.plain_payload()
+    except (CorruptPayload, PayloadTooLarge):
+        return entry.payload
+
+
+def _repeat(stored: bytes, sequence: int, fingerprint: bytes) -> Duplicate | Refused:
+    """Return the stored result, unless it is that of another request."""
+    known = stored[:FINGERPRINT_SIZE]
+    if known not in (fingerprint, FINGERPRINT_NONE):
+        return Refused(Reason.SEQUENCE_REUSED, sequence)
+    (index,) = U64.unpack_from(stored, FINGERPRINT_SIZE)
+    return Duplicate(index, decode_result(stored[_INDEX_END:]))
 
 
 def _hash_session(session_id: int, session: Session) -> int:
@@ -279,4 +370,5 @@ def _hash_session(session_id: int, session: Session) -> int:
 
 
 def _hash_result(session_id: int, sequence: int, stored: bytes) -> int:
-    return item_hash(_RESULT_ITEM.pack(_KIND_RESULT, session_id, sequence) + stored, 0)
+    item = _RESULT_ITEM.pack(_KIND_RESULT, session_id, sequence) + stored[FINGERPRINT_SIZE:]
+    return item_hash(item, 0)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from onelog.spark.columns import arrays
 from onelog.spark.columns.block import Block
-from onelog.spark.columns.fields import gather
+from onelog.spark.columns.fields import Fields, Spans, gather
 from onelog.spark.columns.headers import HEADERS
 from onelog.spark.columns.operands import (
     Layout,
@@ -35,6 +35,7 @@ from onelog.spark.columns.operands import (
     whole_schema,
 )
 from onelog.spark.columns.operations import TYPES, types_of
+from onelog.spark.columns.queue_section import TENANT_WEIGHTS
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Output, View
 from onelog.ual.errors import CorruptPayload
@@ -80,8 +81,9 @@ _OWN = own_schema(
     pa.field("dedup_max", pa.int64()),
     pa.field("messages_max", pa.int64()),
     pa.field("backoff_ns", pa.list_(pa.int64())),
+    pa.field("tenant_weights", TENANT_WEIGHTS),
 )
-_SPECIAL = ("queue", "headers", "body", "backoff_ns")
+_SPECIAL = ("queue", "headers", "body", "backoff_ns", "tenant_weights")
 _PLAIN = pa.schema([field for field in _OWN if field.name not in _SPECIAL])
 
 _STRICT = 0x01
@@ -96,6 +98,8 @@ _ID = {"message_id": (0, "<u8")}
 
 _BACKOFF = "backoff"  # the span of a configuration's delays
 _BACKOFF_STEP_SIZE = 8
+_WEIGHTS = "weights"  # of tenants, at the end of a configuration: their number, and their span
+_WEIGHTS_MAX = 100
 
 
 def _enqueue(part: Part) -> None:
@@ -232,6 +236,16 @@ def _configuration(part: Part) -> None:
     part.u64("messages_max")
     steps = part.fields.u8().astype(np.int64)
     part.span(_BACKOFF, part.fields.fixed(steps * _BACKOFF_STEP_SIZE))
+    fields = part.fields
+    has_weights = fields.at < fields.end
+    counts = fields.u8(has_weights).astype(np.int64)
+    if (has_weights & (counts == 0)).any() or (counts > _WEIGHTS_MAX).any():
+        raise CorruptPayload(f"weights of tenants that are not 1 to {_WEIGHTS_MAX}")
+    start = fields.at
+    for _, each in fields.each(counts):
+        each.bytes8(), each.u16()
+    part.number(_WEIGHTS, counts, np.ones(len(counts), np.bool_))
+    part.span(_WEIGHTS, Spans(start, fields.at))
 
 
 def _queue(part: Part) -> None:
@@ -270,6 +284,7 @@ def _decode(block: Block, output: Output) -> None:
     operands.add_columns(output, _PLAIN, body="body")
     output.add("queue", lambda: _queue_names(operands, output.request.queue_names))
     output.add("backoff_ns", lambda: _backoffs(operands))
+    output.add("tenant_weights", lambda: _weights(operands))
 
 
 def _wanted(operands: Operands, selection: Selection) -> NDArray[np.bool_]:
@@ -301,6 +316,29 @@ def _backoffs(operands: Operands) -> pa.Array:
     return pa.ListArray.from_arrays(
         pa.array(np.append(0, ends).astype(np.int32)),
         arrays.numbers(delays),
+        mask=None if here.all() else pa.array(~here),
+    )
+
+
+def _weights(operands: Operands) -> pa.Array:
+    """Return the weights of tenants of each configuration as a map."""
+    spans, valid = operands.span(_WEIGHTS)
+    entries = operands.entries
+    here = valid[entries]
+    counts = np.where(here, operands.number(_WEIGHTS)[0][entries], 0).astype(np.int64)
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    names, weights = Spans(np.zeros(total, np.int64), np.zeros(total, np.int64)), np.zeros(total)
+    fields = Fields(operands.block.data, spans.start[entries], spans.end[entries])
+    for number, (rows, each) in enumerate(fields.each(counts)):
+        places = (ends - counts)[rows] + number
+        names.start[places], names.end[places] = each.bytes8()
+        weights[places] = each.u16()
+    return pa.MapArray.from_arrays(
+        pa.array(np.append(0, ends).astype(np.int32)),
+        arrays.binary(operands.block.data, names),
+        pa.array(weights.astype(np.int32)),
+        type=TENANT_WEIGHTS,
         mask=None if here.all() else pa.array(~here),
     )
 

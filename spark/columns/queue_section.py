@@ -59,6 +59,7 @@ _SETTINGS = (
 _STATES = ("ready", "delayed", "leased")
 _COUNTS = (*_STATES, "dedup_ids", "schedules", "redrives")
 
+TENANT_WEIGHTS = pa.map_(pa.binary(), pa.int32())
 QUEUES_SCHEMA = pa.schema(
     [
         pa.field("namespace", pa.string(), nullable=False),
@@ -67,11 +68,14 @@ QUEUES_SCHEMA = pa.schema(
         pa.field("paused", pa.bool_(), nullable=False),
         *(pa.field(name, pa.int64(), nullable=False) for name in _SETTINGS),
         pa.field("backoff_ns", pa.list_(pa.int64()), nullable=False),
+        pa.field("tenant_weights", TENANT_WEIGHTS, nullable=False),
         pa.field("last_tenant", pa.binary()),  # the one that was served last
+        pa.field("turn_count", pa.int64(), nullable=False),  # messages of its turn so far
         *(pa.field(name, pa.int64(), nullable=False) for name in (*_COUNTS, *_TOTALS)),
     ]
 )
 QUEUES_BATCH_ROWS = 4_096
+_VERSION = 2  # version 1 has neither weights of tenants nor a turn
 
 _CONFIG = struct.Struct("<HQQQQQIQ")
 _TOTALS_LAYOUT = struct.Struct(f"<{len(_TOTALS)}Q")
@@ -106,7 +110,7 @@ class _Queue(NamedTuple):
 
 def queue_rows(chunks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a section, in the order of queues and messages."""
-    section = SectionBytes(chunks)
+    section = SectionBytes(chunks, _VERSION)
     for queue in _queues(section):
         for data, starts, end in section.records(queue.message_count, _find_messages):
             yield _messages(queue.head, Fields(data, starts, np.append(starts[1:], end)))
@@ -115,7 +119,7 @@ def queue_rows(chunks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
 
 def queue_info_rows(chunks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
     """Yield the queues of a section, in the order of ids."""
-    section = SectionBytes(chunks)
+    section = SectionBytes(chunks, _VERSION)
     rows: list[dict[str, Any]] = []
     for queue in _queues(section):
         counts = np.zeros(len(_STATES), np.int64)
@@ -144,6 +148,10 @@ def _queues(section: SectionBytes) -> Iterator[_Queue]:
         head["paused"] = bool(paused)
         head["last_tenant"] = section.sized(U8) or None
         head |= zip(_TOTALS, section.fields(_TOTALS_LAYOUT), strict=True)
+        has_weights = section.version >= _VERSION
+        weights = range(section.number(U8) if has_weights else 0)
+        head["tenant_weights"] = [(section.sized(U8), section.number(_U16)) for _ in weights]
+        head["turn_count"] = section.number(_U16) if has_weights else 0
         head["dedup_ids"] = section.number(U32)
         for _ in section.records(head["dedup_ids"], _find_dedup_ids):
             pass

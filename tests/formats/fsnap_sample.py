@@ -24,6 +24,9 @@ NAME = "fsnap/snapshot"
 NAME_BEFORE_HOLDS = "fsnap/snapshot_1"
 # Of the same entries, written when the stream section had version 1 and no filters of groups.
 NAME_BEFORE_FILTERS = "fsnap/snapshot_2"
+# Of the same entries, written when the system section had version 2 and no fingerprints, and the
+# queue section version 1 and no weights of tenants.
+NAME_BEFORE_FINGERPRINTS = "fsnap/snapshot_3"
 START_NS = 1_700_000_000_000_000_000
 SECOND_NS = 1_000_000_000
 CREATED_S = 1_700_000_100

@@ -316,6 +316,7 @@ SAMPLES: dict[str, Callable[[World], Fields]] = {
         "config": {
             "visibility_ms": 60_000, "ageing_ms": 1_000, "ttl_ms": HOUR_MS,
             "dedup_window_ms": 60_000, "dedup_max": 10, "messages_max": 100, "backoff_ms": [1, 2],
+            "tenant_weights": [{"tenant": b"ann", "weight": 3}, {"weight": 2}],
         },
     },
     "Queue/ConfigureQueue": lambda w: {
@@ -343,12 +344,13 @@ SAMPLES: dict[str, Callable[[World], Fields]] = {
     "Queue/Prioritise": lambda w: {
         **w.make_queue(), "message_ids": w.message_ids[:2], "priority": 1,
     },
-    "Queue/Peek": lambda w: {**w.make_queue(), "limit": 2},
+    "Queue/Peek": lambda w: {**w.make_queue(), "limit": 2, "failure_contains": "no"},
     "Queue/Purge": lambda w: {**w.make_queue(), "below_id": w.message_ids[2], "leased_too": True},
     "Queue/Redrive": lambda w: {
         **w.make_redrive(), "target_queue": w.queue, "limit": 2, "failure_contains": "no",
     },
     "Queue/CancelRedrive": _redrive_cancel,
+    "Queue/ListRedrives": lambda w: {"queue": _redrive_cancel(w)["queue"]},
     "Queue/CreateSchedule": _schedule,
     "Queue/DeleteSchedule": _schedule_made,
     "Queue/ListSchedules": lambda w: {"queue": _schedule_made(w)["queue"]},

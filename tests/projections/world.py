@@ -1,6 +1,7 @@
 """A shard without a log: drafts go in, get an index and a time, and are applied."""
 
 from collections.abc import Iterable, Sequence
+from typing import Self
 
 from onelog.projections.codec import SessionRef
 from onelog.projections.errors import SpillLost
@@ -127,9 +128,9 @@ class World:
     def sections(self) -> dict[int, bytes]:
         return {owner: b"".join(chunks) for owner, chunks in self.state.router.dump().items()}
 
-    def reloaded(self, chunk_size: int = 1_000) -> "World":
+    def reloaded(self, chunk_size: int = 1_000) -> Self:
         """Return a world that starts from this one's snapshot."""
-        other = World(spill=self.spill is not None)
+        other = type(self)(spill=self.spill is not None)
         other.now_ns = self.now_ns
         other.entries = list(self.entries)
         other.notes.voids += self.notes.voids

@@ -140,6 +140,8 @@ def queues(server: Server) -> None:
     (consumed,) = queue("Consume", of, wanted="messages", credit=1).messages
     assert consumed.body == b"3"
     redrive = queue("Redrive", "dead{jobs}", limit=0, rate_per_s=1)
+    running = queue("ListRedrives", "dead{jobs}").redrives
+    assert [each.redrive_id for each in running] in ([], [redrive.redrive_id])
     cancel = {"redrive_id": redrive.redrive_id}
     # It may be done by then.
     assert status(queue, "CancelRedrive", "dead{jobs}", **cancel) in ("OK", "NOT_FOUND")

@@ -19,6 +19,7 @@ from onelog.client.values import (
     QueueConfig,
     QueueInfo,
     Read,
+    Redrive,
     Schedule,
     Settled,
     Value,
@@ -213,11 +214,26 @@ class Queue(Facade):
         return found
 
     def peek(
-        self, limit: int = 10, *, from_id: int = 0, from_ns: Time = 0, read: Read | None = None
+        self,
+        limit: int = 10,
+        *,
+        from_id: int = 0,
+        from_ns: Time = 0,
+        failure_contains: str = "",
+        read: Read | None = None,
     ) -> Rows[Message]:
-        """Return messages in the order of their ids, without leasing them."""
+        """Return messages in the order of their ids, without leasing them.
+
+        With ``failure_contains`` only dead letters whose failure reason contains this text.
+        """
         found: Rows[Message] = self._thread.run(
-            self._core.peek(limit, from_id=from_id, from_ns=from_ns, read=read)
+            self._core.peek(
+                limit,
+                from_id=from_id,
+                from_ns=from_ns,
+                failure_contains=failure_contains,
+                read=read,
+            )
         )
         return found
 
@@ -261,6 +277,11 @@ class Queue(Facade):
     def cancel_redrive(self, redrive_id: int) -> None:
         """Stop a redrive; messages that it moved stay where they are."""
         self._thread.run(self._core.cancel_redrive(redrive_id))
+
+    def redrives(self, *, read: Read | None = None) -> Rows[Redrive]:
+        """Return the running redrives of dead letters from this queue, with their progress."""
+        found: Rows[Redrive] = self._thread.run(self._core.redrives(read=read))
+        return found
 
     def schedule(self, cron: str, message: NewMessage | Value) -> int:
         """Enqueue the message whenever the cron expression (UTC) says so; return the id."""

@@ -20,6 +20,7 @@ from onelog.projections.kv.commands import Put, encode_command
 from onelog.v1 import common_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
+from onelog.v1 import queue_pb2 as q
 from tests.node.services.nodes import Node, refusal, run, single
 
 Operation = pipeline.Operation
@@ -260,6 +261,61 @@ def test_a_message_in_a_session_takes_effect_once(tmp_path: Path) -> None:
             assert later.results[0].count.number == 3
             many = message(*(put(b"%d" % n) for n in range(20)), session=session)
             assert (await refusal(node.pipeline.ExecuteOnce(many))).reason == "SEVERAL_SHARDS"
+
+    run(test())
+
+
+def test_another_request_under_a_used_sequence_is_refused_whichever_way_it_comes(
+    tmp_path: Path,
+) -> None:
+    """Two processes that share a session, or a client that lost its count: nothing is dropped."""
+
+    async def test() -> None:
+        async with single(tmp_path, shards=1) as node:
+            opened = await node.pipeline.OpenSession(pipeline.OpenSessionRequest())
+
+            def used(sequence: int = 1) -> common_pb2.Session:
+                return common_pb2.Session(session_id=opened.session_id, sequence=sequence)
+
+            options = common_pb2.WriteOptions(session=used())
+            first = await node.kv.Put(kv.PutRequest(key=b"k", value=b"v", options=options))
+            await node.queue.CreateQueue(q.CreateQueueRequest(queue="jobs"))
+            job = q.NewMessage(body=b"job")
+            await node.queue.Enqueue(q.EnqueueRequest(queue="jobs", messages=[job]))
+            other = kv.PutRequest(key=b"k", value=b"other", options=options)
+            batch = pipeline.TransactRequest(operations=transact_operations(), options=options)
+            for call in (
+                node.kv.Put(other),
+                node.kv.Delete(kv.DeleteRequest(key=b"k", options=options)),
+                node.queue.Lease(q.LeaseRequest(queue="jobs", options=options)),
+                node.pipeline.Transact(batch),
+            ):
+                error = await refusal(call)
+                assert type(error) is errors.FailedPrecondition
+                assert error.reason == "SEQUENCE_REUSED"
+            enqueue = q.EnqueueRequest(queue="jobs", messages=[job, job], options=options)
+            answer = (await node.queue.Enqueue(enqueue)).results
+            # Each of its messages is a request, and only the first has a used sequence.
+            assert [each.error.reason for each in answer] == ["SEQUENCE_REUSED", ""]
+
+            both = message(put(b"k", b"other"), put(b"k2"), session=used())
+            stream = node.pipeline.Execute()
+            await stream.write(both)
+            for answer in (await node.pipeline.ExecuteOnce(both), await stream.read()):
+                reasons = [each.error.reason for each in answer.results]
+                assert reasons == ["SEQUENCE_REUSED", "SEQUENCE_REUSED"]
+            stream.cancel()
+
+            batch.options.session.sequence = 5
+            done = await node.pipeline.Transact(batch)
+            assert (await node.pipeline.Transact(batch)).results == done.results
+            batch.operations[1].count.add += 1
+            assert (await refusal(node.pipeline.Transact(batch))).reason == "SEQUENCE_REUSED"
+
+            again = await node.kv.Put(kv.PutRequest(key=b"k", value=b"v", options=options))
+            assert (again.header.index, again.header.duplicate) == (first.header.index, True)
+            found = await node.kv.Get(kv.GetRequest(key=b"k"))
+            assert (found.item.value, found.item.version) == (b"v", first.header.index)
 
     run(test())
 

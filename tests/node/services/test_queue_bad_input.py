@@ -44,6 +44,7 @@ OF_A_QUEUE: list[tuple[str, type, dict[str, Any]]] = [
     ("CreateSchedule", q.CreateScheduleRequest, {"cron": "* * * * *"}),
     ("DeleteSchedule", q.DeleteScheduleRequest, {"schedule_id": 1}),
     ("ListSchedules", q.ListSchedulesRequest, {}),
+    ("ListRedrives", q.ListRedrivesRequest, {}),
 ]
 NAMES = [
     (method, make(**fields, **name), reason)

@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 from onelog import errors
 from onelog.v1 import queue_pb2 as q
@@ -306,6 +307,85 @@ def test_dead_letters_are_listed_and_redriven_with_a_filter_and_a_rate(tmp_path:
     on_a_node(tmp_path, test)
 
 
+def test_running_redrives_are_listed_with_their_progress(tmp_path: Path) -> None:
+    async def test(jobs: Jobs) -> None:
+        dead, queue, gone = jobs.other("dead"), jobs.other("work"), jobs.other("gone")
+        await dead.create()
+        for each in (queue, gone):
+            await each.create(max_deliveries=1, dead_letter_queue="dead")
+            await each.send(*(b"%d" % number for number in range(6)))
+            for number in range(6):
+                await each.nack(await each.lease(), reason="odd" if number % 2 else "even")
+        stub = jobs.stub
+        await stub.DeleteQueue(q.DeleteQueueRequest(queue="gone"))
+        listing = q.ListRedrivesRequest(queue="dead")
+        assert not (await stub.ListRedrives(listing)).redrives
+        asked: dict[str, Any] = {
+            "failure_contains": "odd",
+            "rate_per_s": 1,
+            "limit": 9,
+            "failed_from_ns": 5,
+        }
+        first = await stub.Redrive(q.RedriveRequest(queue="dead", **asked))
+        ids = [each.message_id for each in await dead.peek(limit=100)]
+        last = await stub.Redrive(
+            q.RedriveRequest(queue="dead", target_queue="jobs", rate_per_s=1, last_id=ids[2])
+        )
+        one, two = (await stub.ListRedrives(listing)).redrives
+        assert (one.redrive_id, two.redrive_id) == (first.redrive_id, last.redrive_id)
+        for name, value in asked.items():
+            assert getattr(one, name) == value
+        assert (one.target_queue, one.target_queue_id, one.last_id, one.failed_until_ns) == (
+            "", 0, 0, 0,
+        )  # fmt: skip
+        assert (two.target_queue, two.limit, two.last_id) == ("jobs", 0, ids[2])
+        assert two.target_queue_id == (await jobs.info()).queue_id
+        assert one.started_ns <= two.started_ns < two.next_ns
+        # What died in a queue that is gone stays, unless it goes elsewhere.
+        assert one.moved_count + one.remaining_count in (2, 3)
+        assert one.remaining_count + one.moved_count + two.moved_count >= 3
+        assert not one.remaining_is_partial
+        await jobs.stub.DeleteQueue(q.DeleteQueueRequest(queue="jobs"))
+        (two,) = [
+            each
+            for each in (await stub.ListRedrives(listing)).redrives
+            if each.redrive_id == last.redrive_id
+        ]
+        assert (two.target_queue, two.remaining_count) == ("", 0)
+        assert two.target_queue_id
+        for each in (first, last):
+            cancel = q.CancelRedriveRequest(queue="dead", redrive_id=each.redrive_id)
+            await stub.CancelRedrive(cancel)
+        assert not (await stub.ListRedrives(listing)).redrives
+
+    on_a_node(tmp_path, test)
+
+
+def test_dead_letters_are_shown_by_their_cause(tmp_path: Path) -> None:
+    async def test(jobs: Jobs) -> None:
+        dead, queue = jobs.other("dead"), jobs.other("work")
+        await dead.create()
+        await queue.create(max_deliveries=1, dead_letter_queue="dead")
+        for number in range(6):
+            await queue.send(b"%d" % number)
+            reason = "timeout of 5 s" if number % 3 == 1 else "no such user"
+            await queue.nack(await queue.lease(), reason=reason)
+        await dead.send(b"no dead letter")
+        found = await dead.peek(limit=100, failure_contains="timeout")
+        assert [each.body for each in found] == [b"1", b"4"]
+        page = await jobs.stub.Peek(
+            q.PeekRequest(queue="dead", limit=1, failure_contains="timeout")
+        )
+        assert [each.body for each in page.messages] == [b"1"]
+        assert found[0].message_id < page.next_id <= found[1].message_id
+        assert not await dead.peek(limit=100, failure_contains="Timeout")
+        assert len(await dead.peek(limit=100)) == 7
+        long = q.PeekRequest(queue="dead", failure_contains="x" * 129)
+        assert (await refusal(jobs.stub.Peek(long))).reason == "FAILURE_TOO_LARGE"
+
+    on_a_node(tmp_path, test)
+
+
 def test_a_dedup_id_makes_two_messages_one(tmp_path: Path) -> None:
     """D9: within the window the second message is the first."""
 
@@ -355,6 +435,43 @@ def test_tenants_have_equal_shares(tmp_path: Path) -> None:
         taken = [message for _ in range(3) for message in await jobs.lease()]
         assert {b"mine", b"flood 0"} <= {each.body for each in taken}
         assert {each.tenant for each in taken} == {b"big", b"small"}
+
+    on_a_node(tmp_path, test)
+
+
+def test_tenants_have_shares_by_their_weights(tmp_path: Path) -> None:
+    """D11: as configured, as shown, and as delivered; anything else is refused."""
+
+    async def test(jobs: Jobs) -> None:
+        def weights(*given: tuple[bytes, int]) -> q.QueueConfig:
+            return q.QueueConfig(
+                tenant_weights=[q.TenantWeight(tenant=each, weight=n) for each, n in given]
+            )
+
+        async def configure(*given: tuple[bytes, int]) -> None:
+            request = q.ConfigureQueueRequest(queue="jobs", config=weights(*given))
+            await jobs.stub.ConfigureQueue(request)
+
+        await configure((b"c", 3), (b"a", 2), (b"b", 1), (b"", 2))
+        shown = (await jobs.info()).config.tenant_weights
+        assert [(each.tenant, each.weight) for each in shown] == [(b"", 2), (b"a", 2), (b"c", 3)]
+        for tenant in (b"", b"a", b"b", b"c"):
+            await jobs.send(*[b"job"] * 40, tenant=tenant)
+        taken = [each.tenant for count in (1, 2, 5, 8, 80) for each in await jobs.lease(count)]
+        counts = {tenant: taken.count(tenant) for tenant in (b"", b"a", b"b", b"c")}
+        assert counts == {b"": 24, b"a": 24, b"b": 12, b"c": 36}
+        await configure()
+        assert not (await jobs.info()).config.tenant_weights
+        for given in (
+            [(b"a", 0)],
+            [(b"a", 1_001)],
+            [(b"x" * 129, 2)],
+            [(b"a", 2), (b"a", 3)],
+            [(b"%d" % number, 2) for number in range(101)],
+        ):
+            other = q.CreateQueueRequest(queue="other", config=weights(*given))
+            error = await refusal(jobs.stub.CreateQueue(other))
+            assert error.reason == "QUEUE_CONFIG_INVALID"
 
     on_a_node(tmp_path, test)
 

@@ -323,6 +323,12 @@ def test_a_fetch_in_a_session_is_given_the_same_records_again(tmp_path: Path) ->
         third = await node.stream.FetchRecords(request)
         assert {each.delivery_count for each in third.records} == {2}
         assert list((await node.stream.FetchRecords(request)).records) == list(third.records)
+        # Anything else is another request, and so is the fetch of another member.
+        await node.kv.Put(kv.PutRequest(key=b"{t}", options=in_session(session_id, 4)))
+        request.options.session.sequence = 4
+        assert (await refusal(node.stream.FetchRecords(request))).reason == "SEQUENCE_REUSED"
+        other = (await join(node)).asks(options=in_session(session_id, 3))
+        assert (await refusal(node.stream.FetchRecords(other))).reason == "SEQUENCE_REUSED"
 
     on_a_node(tmp_path, test)
 

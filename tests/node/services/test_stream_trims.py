@@ -286,6 +286,8 @@ def test_a_trim_in_a_session_is_done_once_and_watchers_hear_of_it(tmp_path: Path
         again = await node.stream.Trim(request)
         assert (again.header.index, again.header.duplicate) == (first.header.index, True)
         assert counts(again) == [(3, "")]
+        other = pb.TrimRequest(stream=S, below_offset=9, options=in_session(session, 1))
+        assert (await refusal(node.stream.Trim(other))).reason == "SEQUENCE_REUSED"
         kinds: list[int] = []
         while pipeline.StreamEvent.TRIMMED not in kinds:
             kinds += [each.stream.kind for each in (await watch.read()).events]

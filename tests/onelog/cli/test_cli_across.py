@@ -115,9 +115,37 @@ def test_a_batch_changes_all_models_at_one_place(cli: Cli) -> None:
     assert points["values"] == [0.5, 1.5]
 
 
+def test_a_batch_appends_for_a_producer_and_commits_offsets(cli: Cli) -> None:
+    """Copying records exactly once, from the command line."""
+    for name in ("in{b3}", "out{b3}"):
+        cli("stream", "create", name)
+    cli("stream", "append", "in{b3}", "--lines", stdin=b"a\nb\n")
+    cli("stream", "group", "create", "in{b3}", "copy", "--from", 0)
+    record = cli.lines("stream", "read", "in{b3}")[0]
+    generation = cli.json("stream", "group", "show", "in{b3}", "copy")["generation"]
+    producer = {"id": 7, "epoch": 1, "sequence": 1}
+    append = {"op": "append_record", "stream": "out{b3}", "value": "a", "producer": producer}
+    commit = {"op": "commit_offsets", "stream": "in{b3}", "group": "copy",
+              "records": [[0, record["offset"]]], "generation": generation}  # fmt: skip
+    (first, _) = cli.json("transact", "-", stdin=document(do=[append, commit]))["results"]
+    (again,) = cli.json("transact", "-", stdin=document(do=[append]))["results"]
+    assert (first["duplicate"], again["duplicate"]) == (False, True)
+    assert again["offset"] == first["offset"]
+    assert [each["value"] for each in cli.lines("stream", "read", "out{b3}")] == ["a"]
+    (partition,) = cli.json("stream", "group", "show", "in{b3}", "copy")["partitions"]
+    assert partition["committed_offset"] == record["offset"] + 1
+    late = commit | {"generation": generation + 1}
+    refused = cli("transact", "-", stdin=document(do=[append, late]), code=4).err
+    assert "BATCH_REFUSED" in refused
+
+
 @pytest.mark.parametrize(
     ("operation", "what"),
     [
+        ({"op": "append_record", "stream": "s", "value": "x", "producer": 7}, "is no object with"),
+        ({"op": "append_record", "stream": "s", "value": "x",
+          "producer": {"id": 7, "epoch": 1, "sequence": "1"}}, "producer.sequence is no whole"),
+        ({"op": "commit_offsets", "stream": "s", "group": "g", "records": [1]}, "no list of pairs"),
         ({"op": "get", "key": "a"}, "do[0].op is not one of put"),
         ({"op": "enqueue", "queue": "q", "body": "x", "headers": []}, "headers is no object"),
         ({"op": "enqueue", "queue": 1, "body": "x"}, "do[0].queue is no text"),

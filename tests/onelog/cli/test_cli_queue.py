@@ -116,7 +116,10 @@ def test_consuming_acknowledges_what_it_prints(cli: Cli, tmp_path: Path) -> None
     assert said == "error: ENOENT: /no/such: No such file or directory\n"
     assert cli.json("queue", "show", "q5{q5}")["dead"] == 1, "no message was taken for it"
 
+    assert cli.lines("queue", "peek", "q5.dead{q5}", "--failure", "nothing") == []
     (dead,) = cli.lines("queue", "peek", "q5.dead{q5}")
+    cause = dead["headers"]["dlq.failure_reason"]
+    assert cli.lines("queue", "peek", "q5.dead{q5}", "--failure", cause) == [dead]
     assert dead["body"] == "4"
     said = cli("queue", "redrive", "q5.dead{q5}", "--failure", "nothing").out
     assert re.fullmatch(r"redrive \d+: 0 messages moved back, of 1 there; .*\n", said)
@@ -137,13 +140,33 @@ def test_a_redrive_that_is_under_way_is_stopped_where_it_is(cli: Cli) -> None:
     redrive = cli.json("queue", "redrive", "q6.dead{q6}", "--rate", 1)["redrive_id"]
     cli("queue", "lease", "q6{q6}", "--wait", "30s")  # the first has come back
 
+    (listed,) = cli.lines("queue", "redrives", "q6.dead{q6}")
+    assert (listed["redrive_id"], listed["rate_per_s"]) == (redrive, 1)
+    assert listed["moved"] >= 1
+    assert listed["moved"] + listed["remaining"] == letters
+    assert "where each died" in cli("queue", "redrives", "q6.dead{q6}").out
     stopped = cli("queue", "cancel-redrive", "q6.dead{q6}", redrive)
     assert stopped.out == f"redrive {redrive} stopped\n"
+    assert cli.lines("queue", "redrives", "q6.dead{q6}") == []
     info = cli.json("queue", "show", "q6.dead{q6}")
     assert 1 <= info["moved"] < letters
     assert info["ready"] == letters - info["moved"]
     said = cli("queue", "cancel-redrive", "q6.dead{q6}", redrive, code=3).err
     assert said.startswith("error: REDRIVE_UNKNOWN: "), "it runs no more"
+
+
+def test_weights_of_tenants_are_set_shown_and_changed_one_by_one(cli: Cli) -> None:
+    cli("queue", "create", "q12", "--tenant-weight", "ann=3", "--tenant-weight", "=2")
+    assert cli.json("queue", "show", "q12")["config"]["tenant_weights"] == {"": 2, "ann": 3}
+    cli("queue", "configure", "q12", "--tenant-weight", "bob=4", "--tenant-weight", "=1")
+    cli("queue", "configure", "q12", "--ttl", "1h")
+    assert cli.json("queue", "show", "q12")["config"]["tenant_weights"] == {"ann": 3, "bob": 4}
+    assert "ann" in cli("queue", "show", "q12").out
+    for text in ("ann", "ann=", "ann=-1", "ann=x"):
+        assert "USAGE" in cli("queue", "configure", "q12", "--tenant-weight", text, code=2).err
+    refused = cli("queue", "configure", "q12", "--tenant-weight", "ann=1001", code=1).err
+    assert "QUEUE_CONFIG_INVALID" in refused
+    assert "1001" in refused
 
 
 def test_a_queue_gets_a_queue_for_its_dead_letters_at_the_first_try(cli: Cli) -> None:

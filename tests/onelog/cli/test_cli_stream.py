@@ -1,6 +1,7 @@
 """``onelog stream`` against a real server: every command, what it prints, and how it fails."""
 
 from pathlib import Path
+from typing import Any
 
 from tests.onelog.cli.commands import Cli
 
@@ -57,6 +58,49 @@ def test_a_tail_goes_on_where_it_ended(cli: Cli) -> None:
     assert record["value"] == "c"
     assert "no cursor" in cli("stream", "tail", "s3", "--cursor", "?", code=2).err
     assert "USAGE" in cli("stream", "tail", "s3", "s4", "--from", 1, code=2).err
+    assert "USAGE" in cli("stream", "tail", "s3", "s4", "--partition", 0, code=2).err
+
+
+def test_a_tail_over_several_streams_begins_at_the_start_or_at_a_time(cli: Cli) -> None:
+    for name in ("s3a", "s3b"):
+        cli("stream", "create", name)
+        cli("stream", "append", name, "--lines", stdin=b"1\n2\n3\n")
+        cli("stream", "append", name, "4", "--tag", "last")
+    both = ("stream", "tail", "s3a", "s3b")
+    expected = {(name, str(number)) for name in ("s3a", "s3b") for number in range(1, 5)}
+
+    def found(*flags: Any) -> set[tuple[str, str]]:
+        return {(each["stream"], each["value"]) for each in cli.lines(*both, *flags)}
+
+    assert found("--from", 0, "--limit", 8) == expected
+    assert found("--since", "now-1h", "--limit", 8) == expected
+    assert found("--from", 0, "--tag", "last", "--limit", 2) == {("s3a", "4"), ("s3b", "4")}
+    ran = cli(*both, "--from", 0, "--limit", 5)
+    flags = ran.err.removeprefix("note: to continue here: ").split()
+    seen = {(row[0], row[-1]) for row in ran.rows}
+    assert seen | found(*flags, "--limit", 3) == expected
+    assert "START_INVALID" in cli(*both, "--from", 0, "--since", "now-1h", code=1).err
+
+
+def test_a_record_of_a_producer_is_appended_once(cli: Cli) -> None:
+    cli("stream", "create", "s3c")
+    append = ("stream", "append", "s3c")
+    first = cli(*append, "one", "--producer", "7:1:1").out
+    again = cli(*append, "one", "--producer", "7:1:1").out
+    assert again == first.replace("\n", ", appended before\n")
+    lines = (*append, "--lines", "--producer", "7:1:2")
+    assert cli(*lines, stdin=b"two\nthree\n").out == "2 appended\n"
+    assert cli(*lines, stdin=b"two\nthree\nfour\n").out == "1 appended, 2 were before\n"
+    assert cli.json(*lines, stdin=b"two\n") == {"appended": 0, "duplicates": 1}
+    values = [each["value"] for each in cli.lines("stream", "read", "s3c")]
+    assert values == ["one", "two", "three", "four"]
+    many = b"x\n" * 1_001  # more than are read at once
+    cli("stream", "create", "s3d")
+    once = ("stream", "append", "s3d", "--lines", "--producer", "7:1:1")
+    assert cli(*once, stdin=many).out == "1001 appended\n"
+    assert "PRODUCER_SEQUENCE_GAP" in cli(*append, "x", "--producer", "7:1:9", code=1).err
+    for text in ("7", "7:1", "a:1:1", "7:1:-1"):
+        assert "USAGE" in cli(*append, "x", "--producer", text, code=2).err
 
 
 def test_a_group_shares_a_stream(cli: Cli) -> None:

@@ -87,6 +87,9 @@ def test_many_messages_and_what_looks_after_a_queue(tmp_path: Path) -> None:
         dead = client.queue("dead{q}")
         (letter,) = await dead.peek()
         assert letter.headers["dlq.failure_reason"] == b"bad luck"
+        assert await dead.peek(failure_contains="bad") == [letter]
+        assert await dead.peek(failure_contains="good") == []
+        assert await dead.redrives() == []
         assert await dead.redrive(failure_contains="luck")
         assert [each.message_id for each in await queue.lease()] == [urgent.message_id]
         assert (await dead.info()).moved == 1

@@ -38,6 +38,7 @@ from tests.projections.world import NAMESPACE, SECOND
 NAMES = ["dead", "jobs", "mail", "retry"]
 GROUPS = [b"g1", b"g2", b"g3"]
 TENANTS = [b"ada", b"bob", b"eve"]
+WEIGHTS = [((b"ada", 3),), ((b"", 2), (b"bob", 4), (b"eve", 2))]
 DEDUPS = [b"d%d" % number for number in range(6)]
 CRONS = [b"* * * * *", b"*/2 * * * *", b"0 * * * *"]
 PRIORITIES = [0, 3, 8, 8, 8, 15]
@@ -120,6 +121,7 @@ def draw_config(rng: Random, known: dict[str, int], name: str) -> QueueConfig:
         dedup_max=rng.choice([0, 2, 5, 5]),
         messages_max=rng.choice([0, 0, 0, 12]),
         backoff_ns=rng.choice([(), (0, SECOND), (SECOND, 2 * SECOND, 3 * SECOND)]),
+        tenant_weights=rng.choice([(), (), *WEIGHTS]),
     )
 
 

@@ -86,6 +86,7 @@ class ModelQueue:
     config: QueueConfig
     paused: bool = False
     last_tenant: bytes = b""
+    turn: int = 0  # messages that it got in a turn that is not over
     messages: dict[int, Message] = field(default_factory=dict)
     dedup: list[tuple[bytes, int, int]] = field(default_factory=list)  # id, message, time
     timers: dict[int, Timer] = field(default_factory=dict)
@@ -99,6 +100,9 @@ class ModelQueue:
         gone = ("acked", "expired", "dead", "cancelled", "purged", "moved")
         came = sum(self.totals[name] for name in ("enqueued", "redriven", "arrived"))
         return came == len(self.messages) + sum(self.totals[name] for name in gone)
+
+    def weight(self, tenant: bytes) -> int:
+        return dict(self.config.tenant_weights).get(tenant, 1)
 
     def next_message(self, passed: tuple[tuple[int, int], ...]) -> Message | None:
         eligible = []
@@ -114,6 +118,8 @@ class ModelQueue:
             return None
         tenants = sorted({m.tenant for m in eligible})
         tenant = next((name for name in tenants if name > self.last_tenant), tenants[0])
+        if 0 < self.turn < self.weight(self.last_tenant) and self.last_tenant in tenants:
+            tenant = self.last_tenant
         ageing = self.config.ageing_ns
 
         def rank(message: Message) -> tuple[int, ...]:
@@ -162,6 +168,8 @@ class Model:
             case QueueConfigure(_, config):
                 self.check_dead(config, queue.id)
                 queue.config = config
+                if not config.tenant_weights:
+                    queue.turn = 0
             case QueueDelete():
                 users = [q.id for q in self.queues.values() if q.config.dead_queue == queue.id]
                 if users:
@@ -232,7 +240,10 @@ class Model:
             message = queue.next_message(command.passed)
             if message is None:
                 break
+            if message.tenant != queue.last_tenant or queue.turn >= queue.weight(message.tenant):
+                queue.turn = 0
             queue.last_tenant = message.tenant
+            queue.turn = (queue.turn + 1) % queue.weight(message.tenant)
             message.state, message.due, message.token = "leased", deadline, index
             message.deliveries = min(message.deliveries + 1, 65_535)
             got.append((message.id, message.body or message.id, message.deliveries, message.dead))

@@ -84,6 +84,9 @@ COMMANDS: dict[str, Command] = {
             backoff_ns=(SECOND, 2 * SECOND),
         ),
     ),
+    "queue_configure_weights": QueueConfigure(
+        7, QueueConfig(tenant_weights=((b"", 2), (b"ada", 3), (b"bob", 1_000)))
+    ),
     "queue_delete": QueueDelete(7),
     "queue_pause": QueuePause(7),
     "queue_resume": QueueResume(7),

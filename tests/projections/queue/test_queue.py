@@ -1,7 +1,14 @@
 """Queues by example: what a producer and a consumer may rely on."""
 
-import pytest
+from collections.abc import Sequence
+from random import Random
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onelog.projections.codec import SessionRef
+from onelog.projections.kv.commands import Put
 from onelog.projections.queue.commands import (
     Ack,
     Cancel,
@@ -12,6 +19,7 @@ from onelog.projections.queue.commands import (
     Prioritise,
     Purge,
     QueueConfigure,
+    QueueCreate,
     QueueDelete,
     QueuePause,
     QueueResume,
@@ -22,7 +30,13 @@ from onelog.projections.queue.message import Enqueue, QueueConfig, decode_cursor
 from onelog.projections.queue.table import DELAYED, LEASED, READY
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Applied, Refused
-from onelog.projections.system.commands import NamespaceCreate, NamespaceDelete, encode_batch
+from onelog.projections.system.commands import (
+    NamespaceCreate,
+    NamespaceDelete,
+    SessionOpen,
+    encode_batch,
+)
+from onelog.ual.entry import OWNER_QUEUE, Draft
 from tests.projections.queue.queue_world import QueueWorld
 from tests.projections.world import NAMESPACE, SECOND
 
@@ -167,6 +181,189 @@ def test_tenants_are_served_in_turn(world: QueueWorld) -> None:
 
     order = [flood[0], bob[0], nobody, flood[1], bob[1], flood[2], flood[3]]
     assert world.take_all(queue) == order
+
+
+def tenants_of(world: QueueWorld, queue: int, ids: Sequence[int]) -> str:
+    rows = {row.id: row for row in world.rows(queue)}
+    return " ".join(rows[each].tenant.decode() or "-" for each in ids)
+
+
+def send_all(world: QueueWorld, queue: int, counts: dict[bytes, int]) -> None:
+    for tenant, count in counts.items():
+        for _ in range(count):
+            world.send(Enqueue(queue, b"", tenant=tenant))
+
+
+def test_a_tenant_with_a_weight_gets_as_many_messages_in_its_turn(world: QueueWorld) -> None:
+    """Whatever is leased at once, and across a restart."""
+    weights = ((b"", 2), (b"bob", 3))
+    queue = world.create("jobs", QueueConfig(tenant_weights=weights))
+    send_all(world, queue, {b"": 5, b"ada": 3, b"bob": 7})
+    order = "ada bob bob bob - - ada bob bob bob - - ada bob -"
+
+    for count in (1, 2, 4, 5, 100):
+        other = world.reloaded(50)
+        found = ""
+        while True:
+            held = other.state.queue.queue_by_id(queue)
+            assert held is not None
+            next_id = held.next_ready()
+            ids = [each.id for each in other.lease(queue, count).messages]
+            assert next_id == next(iter(ids), None)
+            if not ids:
+                break
+            found += tenants_of(other, queue, ids) + " "
+            if count < 3:
+                other = other.reloaded(50)
+        assert found.strip() == order, count
+        other.state.router.check()
+
+
+def test_a_turn_ends_early_when_nothing_of_its_tenant_can_be_delivered(world: QueueWorld) -> None:
+    queue = world.create("jobs", QueueConfig(tenant_weights=((b"ada", 3),)))
+    for _ in range(2):
+        world.send(Enqueue(queue, b"", tenant=b"ada", group=b"one at a time"))
+    send_all(world, queue, {b"ada": 1, b"bob": 2})
+    ids = [each.id for each in world.lease(queue, 3).messages]
+    assert tenants_of(world, queue, ids) == "ada ada bob"
+    send_all(world, queue, {b"ada": 4})
+    ids = [each.id for each in world.lease(queue, 9).messages]
+    assert tenants_of(world, queue, ids) == "ada ada ada bob ada"
+    # What was left of a turn is nothing for the next tenant.
+    other = world.create("other", QueueConfig(tenant_weights=((b"ada", 3), (b"bob", 3))))
+    send_all(world, other, {b"ada": 2, b"bob": 4})
+    world.lease(other, 3)
+    send_all(world, other, {b"ada": 4})
+    ids = [each.id for each in world.lease(other, 9).messages]
+    assert tenants_of(world, other, ids) == "bob bob ada ada ada bob ada"
+
+
+def test_weights_and_turns_are_in_the_state_hash_if_there_are_any(world: QueueWorld) -> None:
+    """Then replicas that differ are found. Others have the hash that they had before weights."""
+
+    def hashes(first: int, *, weight: int) -> int:
+        world = QueueWorld()
+        queue = world.create("jobs", QueueConfig(tenant_weights=((b"ada", weight),)))
+        send_all(world, queue, {b"ada": 4})
+        held = world.state.queue.queue_by_id(queue)
+        assert held is not None
+        held.change("turn_count", first)
+        return world.state.queue.state_hash()
+
+    assert len({hashes(0, weight=2), hashes(1, weight=2), hashes(0, weight=3)}) == 3
+
+
+def test_a_log_without_weights_has_the_state_hashes_of_older_versions(world: QueueWorld) -> None:
+    """Otherwise snapshots would be refused, and replicas differ while a cluster is upgraded."""
+    world.system(SessionOpen(60 * SECOND))
+    queue = world.create("jobs", QueueConfig(backoff_ns=(SECOND,)))
+    for tenant in (b"ada", b"bob", b""):
+        session = SessionRef(1, world.index, 0)
+        message = Enqueue(queue, b"job", tenant=tenant)
+        world.draft(encode_command(message, NAMESPACE, session))
+    world.draft(encode_command(Lease(queue, 2), NAMESPACE, SessionRef(1, 9, 3)))
+    world.kv(Put(b"k", b"v"), session=SessionRef(1, 10, 3))
+
+    assert world.state.router.state_hashes() == {
+        0: 0xF84D58739AF76F16,
+        1: 0x4A26DE922F87D81F,
+        2: 0x1675BC232157DE27,
+        3: 0x18029BCEE66EFB7C,
+        4: 0,
+    }
+
+
+def test_new_weights_count_from_the_next_message_on(world: QueueWorld) -> None:
+    queue = world.create("jobs", QueueConfig(tenant_weights=((b"ada", 4),)))
+    plain = world.create("plain")
+    for each in (queue, plain):
+        send_all(world, each, {b"ada": 9, b"bob": 9})
+
+    def lease(count: int, each: int = queue) -> str:
+        return tenants_of(world, each, [one.id for one in world.lease(each, count).messages])
+
+    assert (lease(2), lease(2, plain)) == ("ada ada", "ada bob")
+    world.queue(QueueConfigure(queue, QueueConfig(tenant_weights=((b"ada", 3), (b"bob", 2)))))
+    assert lease(4) == "ada bob bob ada"
+    world.queue(QueueConfigure(queue, QueueConfig()))
+    assert lease(3) == "bob ada bob"
+    held = world.state.queue.queue_by_id(queue)
+    assert held is not None
+    assert held.turn_count == 0
+
+
+@given(
+    weights=st.dictionaries(st.sampled_from([b"", b"a", b"b", b"c"]), st.integers(1, 7)),
+    counts=st.lists(st.integers(1, 40), min_size=1, max_size=40),
+    ageing_ns=st.sampled_from([0, SECOND]),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=60, deadline=None)
+def test_over_a_backlog_each_tenant_gets_its_share_and_none_starves(
+    weights: dict[bytes, int], counts: list[int], ageing_ns: int, seed: int
+) -> None:
+    world, rng = QueueWorld(), Random(seed)
+    config = QueueConfig(ageing_ns=ageing_ns, tenant_weights=tuple(sorted(weights.items())))
+    queue = world.create("jobs", config)
+    names = [b"", b"a", b"b", b"c"]
+    share = {name: weights.get(name, 1) for name in names}
+    whole, wanted = sum(share.values()), sum(counts)
+    send = [name for name in names for _ in range(wanted * share[name] // whole + share[name] + 1)]
+    rng.shuffle(send)
+    for name in send:
+        world.send(Enqueue(queue, b"", priority=rng.randrange(16), tenant=name))
+    tenants = {row.id: row.tenant for row in world.rows(queue)}
+    got = [tenants[m.id] for count in counts for m in world.lease(queue, count).messages]
+
+    assert len(got) == wanted
+    for first in range(len(got)):
+        for last in (first + whole, min(first + 7 * whole, len(got))):
+            part = got[first:last]
+            rounds = len(part) / whole
+            for name in names:
+                assert abs(part.count(name) - rounds * share[name]) <= share[name]
+            if len(part) >= whole:
+                assert set(part) == set(names)
+
+
+def test_a_snapshot_without_weights_is_still_read(world: QueueWorld) -> None:
+    """Version 1 of the section; a queue without weights has the same hash in both."""
+    queue = world.create("jobs", QueueConfig(backoff_ns=(SECOND,)))
+    send_all(world, queue, {b"ada": 2, b"bob": 2})
+    world.lease(queue)
+    held = world.state.queue.queue_by_id(queue)
+    assert held is not None
+    head, shares = held.encode_head(), held.encode_shares()
+    assert shares == bytes(3)
+    sections = {owner: b"".join(chunks) for owner, chunks in world.state.router.dump().items()}
+    old = sections[OWNER_QUEUE]
+    assert old.count(head + shares) == 1
+    sections[OWNER_QUEUE] = b"\x01" + old.replace(head + shares, head)[1:]
+    loaded = QueueWorld()
+    loaded.state.router.load({owner: [data] for owner, data in sections.items()})
+
+    assert loaded.state.router.state_hash() == world.state.router.state_hash()
+    loaded.state.router.check()
+    assert loaded.take_all(queue) == world.take_all(queue)
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"\x00",  # none, which has no bytes
+        b"\x02\x01b\x02\x00\x01a\x02\x00",  # out of order
+        b"\x02\x01a\x02\x00\x01a\x02\x00",  # twice
+        b"\x01\x01a\x00\x00",
+        b"\x01\x01a\xe9\x03",
+        b"\x01\x81" + bytes(129) + b"\x02\x00",
+        bytes([101]) + b"".join(b"\x02%02x\x02\x00" % number for number in range(101)),
+    ],
+)
+def test_weights_that_cannot_be_are_refused(world: QueueWorld, tail: bytes) -> None:
+    draft = encode_command(QueueCreate("jobs", QueueConfig()), NAMESPACE)
+    refused = world.draft(Draft(draft.entry_type, draft.payload + tail))
+    assert isinstance(refused, Refused)
+    assert refused.reason is Reason.QUEUE_CONFIG_INVALID
 
 
 def test_a_group_is_in_order_with_one_in_flight(world: QueueWorld) -> None:

@@ -1,10 +1,13 @@
 """Sessions: every request takes effect once, or says that nobody can tell any more."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onelog.projections.codec import SessionRef
+from onelog.projections.conditions import Condition, Target
 from onelog.projections.kv.commands import Get, Increment, Put, Transaction, encode_command
 from onelog.projections.limits import (
     SESSION_RESULTS_SIZE_MAX,
@@ -12,8 +15,14 @@ from onelog.projections.limits import (
     SESSION_TTL_NS_MIN,
 )
 from onelog.projections.namespaces import Limits
+from onelog.projections.queue.commands import Lease, QueueCreate
+from onelog.projections.queue.commands import encode_command as encode_queue
+from onelog.projections.queue.message import Enqueue, QueueConfig
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Applied, Duplicate, Refused
+from onelog.projections.stream.commands import Claim, Deliver
+from onelog.projections.stream.commands import encode_command as encode_stream
+from onelog.projections.system import sessions
 from onelog.projections.system.commands import (
     NamespaceCreate,
     SessionClose,
@@ -21,6 +30,9 @@ from onelog.projections.system.commands import (
     SessionOpen,
     encode_batch,
 )
+from onelog.projections.system.sessions import FINGERPRINT_SIZE
+from onelog.projections.system.sessions import _repeat as repeat
+from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, OWNER_SYSTEM, Draft
 from tests.projections.world import NAMESPACE, SECOND, World
 
 TTL_NS = 10 * SECOND
@@ -231,3 +243,174 @@ def test_exactly_once_however_requests_are_repeated_and_reordered(
         world.state.router.check()
     total = sum(5**sequence for sequence in ran)
     assert world.value(b"n") == (b"%d" % total if ran else None)
+
+
+def test_another_request_under_a_used_sequence_is_refused_and_not_executed(world: World) -> None:
+    """It must not be dropped, and answered as if it had been carried out."""
+    session = open_session(world)
+    ref = SessionRef(session, 1, 0)
+    assert world.kv(Put(b"k", b"first"), session=ref) == APPLIED
+    first, held = world.index, world.state.router.state_hashes()
+    reused = Refused(Reason.SEQUENCE_REUSED, 1)
+
+    assert world.kv(Put(b"k", b"other"), session=ref) == reused
+    assert world.kv(Put(b"other", b"first"), session=ref) == reused
+    assert world.kv(Put(b"k", b"first", ttl_ns=SECOND), session=ref) == reused
+    assert world.kv(Increment(b"k", 1), session=ref) == reused
+    draft = encode_command(Put(b"k", b"first"), NAMESPACE, ref)
+    assert world.draft(draft._replace(entry_type=draft.entry_type + 1)) == reused
+    assert world.kv(Put(b"k", b"first"), "elsewhere", ref) == reused
+    assert world.system(NamespaceCreate(Limits()), "orders", ref) == reused
+    batch = encode_batch([encode_command(Put(b"k", b"first"), NAMESPACE)], (), NAMESPACE, ref)
+    assert world.group(batch)[0] == reused
+
+    assert world.kv(Put(b"k", b"first"), session=ref) == Duplicate(first, APPLIED)
+    assert world.state.router.state_hashes() == held
+    assert world.value(b"k") == b"first"
+    world.state.router.check()
+
+
+def test_a_batch_that_differs_in_one_entry_or_condition_is_another_request(world: World) -> None:
+    session = open_session(world)
+    ref = SessionRef(session, 1, 0)
+    one, two, three = (encode_command(Increment(b"n", each), NAMESPACE) for each in (1, 2, 3))
+    batch = encode_batch([one, two], (), NAMESPACE, ref)
+    assert isinstance(world.group(batch)[0], Applied)
+
+    conditions = (Condition(b"n", Target.MISSING),)
+    others = [[one, three], [two, one], [one], [one, two, one]]
+    for batch in [encode_batch(each, (), NAMESPACE, ref) for each in others]:
+        assert world.group(batch)[0] == Refused(Reason.SEQUENCE_REUSED, 1)
+    batch = encode_batch([one, two], conditions, NAMESPACE, ref)
+    assert world.group(batch)[0] == Refused(Reason.SEQUENCE_REUSED, 1)
+    assert world.kv(Increment(b"n", 1), session=ref) == Refused(Reason.SEQUENCE_REUSED, 1)
+
+    assert isinstance(world.group(encode_batch([one, two], (), NAMESPACE, ref))[0], Duplicate)
+    assert world.value(b"n") == b"3"
+
+
+def test_a_span_is_refused_where_it_reuses_a_sequence_and_carried_out_elsewhere(
+    world: World,
+) -> None:
+    """A span is a matter of speed: each of its requests has its own outcome."""
+    session = open_session(world)
+
+    def span(*values: bytes) -> list[Draft]:
+        return [
+            encode_command(Put(b"k%d" % at, value), NAMESPACE, SessionRef(session, at, 0))
+            for at, value in enumerate(values, 1)
+        ]
+
+    first = world.index
+    assert world.group(span(b"a", b"b")) == [APPLIED, APPLIED]
+    assert world.group(span(b"a", b"other", b"c", b"d")) == [
+        Duplicate(first + 1, APPLIED),
+        Refused(Reason.SEQUENCE_REUSED, 2),
+        APPLIED,
+        APPLIED,
+    ]
+    assert [world.value(b"k%d" % at) for at in range(1, 5)] == [b"a", b"b", b"c", b"d"]
+    again = world.group(span(b"a", b"b", b"c", b"d", b"e"))
+    assert all(isinstance(each, Duplicate) for each in again[:4])
+    assert again[4] == APPLIED
+
+
+def test_what_is_another_request_is_known_after_a_snapshot(world: World) -> None:
+    session = open_session(world)
+    ref = SessionRef(session, 1, 0)
+    world.kv(Put(b"k", b"first"), session=ref)
+    first = world.index
+
+    world = world.reloaded(37)
+
+    assert world.kv(Put(b"k", b"other"), session=ref) == Refused(Reason.SEQUENCE_REUSED, 1)
+    assert world.kv(Put(b"k", b"first"), session=ref) == Duplicate(first, APPLIED)
+
+
+def test_results_of_a_snapshot_without_fingerprints_are_repeated_for_any_request(
+    world: World,
+) -> None:
+    """Version 2 of the section: nobody knows any more what was asked for."""
+    session = open_session(world)
+    refs = [SessionRef(session, each, 0) for each in (1, 2)]
+    world.kv(Put(b"k", b"first"), session=refs[0])
+    first, router = world.index, world.state.router
+    sections = {owner: b"".join(chunks) for owner, chunks in router.dump().items()}
+    held = world.state.system.sessions.get(session)
+    assert held is not None
+    fingerprint = held.results[1][:FINGERPRINT_SIZE]
+    assert sections[OWNER_SYSTEM].count(fingerprint) == 1
+    sections[OWNER_SYSTEM] = b"\x02" + sections[OWNER_SYSTEM].replace(fingerprint, b"")[1:]
+    loaded = World()
+    loaded.now_ns = world.now_ns
+    loaded.state.router.load({owner: [data] for owner, data in sections.items()})
+    loaded.state.router.check()
+
+    assert loaded.state.router.state_hash() == router.state_hash()
+    assert loaded.kv(Put(b"k", b"other"), session=refs[0]) == Duplicate(first, APPLIED)
+    assert loaded.kv(Put(b"k", b"second"), session=refs[1]) == APPLIED
+    assert loaded.kv(Put(b"k", b"other"), session=refs[1]) == Refused(Reason.SEQUENCE_REUSED, 2)
+
+
+def test_replicas_that_know_no_fingerprints_have_the_same_state(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rolling upgrade: they apply the same log, only the answer to reused sequences differs."""
+    session = open_session(world)
+    for sequence in (1, 2, 1, 3, 2, 1):
+        for amount in (1, 2):
+            world.kv(Increment(b"n", amount), session=SessionRef(session, sequence, sequence // 3))
+    assert world.state.router.refused_counts[Reason.SEQUENCE_REUSED] > 0
+
+    older = World()
+    monkeypatch.setattr(sessions, "_repeat", lambda stored, *_: repeat(stored, 0, stored[:8]))
+    results = [older.state.router.apply(entry) for entry in world.entries]
+
+    assert Refused(Reason.SEQUENCE_REUSED, 1) not in results
+    assert older.state.router.state_hash() == world.state.router.state_hash()
+    assert older.notes.voids == world.notes.voids
+
+
+def test_what_the_leader_adds_does_not_make_another_request(world: World) -> None:
+    """Another leader may have received the repetition: it has read other ranges, or none."""
+    session = open_session(world)
+    queue = world.draft(encode_queue(QueueCreate("jobs", QueueConfig()), NAMESPACE))
+    assert isinstance(queue, Applied)
+    for _ in range(3):
+        world.draft(encode_queue(Enqueue(queue.number, b"job"), NAMESPACE))
+    ref = SessionRef(session, 1, 0)
+    lease = Lease(queue.number, 1, 0, b"", ((1, 2),))
+    assert isinstance(world.draft(encode_queue(lease, NAMESPACE, ref)), Applied)
+    for passed in ((), ((7, 8), (9, 9))):
+        repeated = encode_queue(replace(lease, passed=passed), NAMESPACE, ref)
+        assert isinstance(world.draft(repeated), Duplicate)
+    for other in (replace(lease, count=2), replace(lease, visibility_ns=SECOND)):
+        result = world.draft(encode_queue(other, NAMESPACE, ref))
+        assert result == Refused(Reason.SEQUENCE_REUSED, 1)
+
+    ref = SessionRef(session, 2, 0)
+    claim, deliver = Claim("s", "g", 1, 2, 0, 9), Deliver("s", "g", 1, 2, 0, 5, 6, (5,))
+    first = world.draft(encode_stream(claim, NAMESPACE, ref))
+    assert isinstance(first, Refused)
+    fetches = [encode_stream(each, NAMESPACE) for each in (deliver, replace(deliver, partition=1))]
+    assert isinstance(world.draft(encode_stream(deliver, NAMESPACE, ref)), Duplicate)
+    assert isinstance(world.group(encode_batch(fetches, (), NAMESPACE, ref))[0], Duplicate)
+    stranger = encode_stream(replace(deliver, member=2), NAMESPACE, ref)
+    assert world.draft(stranger) == Refused(Reason.SEQUENCE_REUSED, 2)
+
+
+def test_a_damaged_entry_has_a_fingerprint_too(world: World) -> None:
+    """It is refused for what it is, and repeated as it was."""
+    session = open_session(world)
+    ref = SessionRef(session, 1, 0)
+    draft = encode_queue(Lease(7, 1), NAMESPACE, ref)
+    cut = Draft(draft.entry_type, draft.payload[:-3])
+    assert world.draft(cut) == Refused(Reason.PAYLOAD_TRUNCATED)
+    assert isinstance(world.draft(cut), Duplicate)
+    assert world.draft(draft) == Refused(Reason.SEQUENCE_REUSED, 1)
+    inner = encode_command(Put(b"k", b"v"), NAMESPACE)
+    damaged = Draft(inner.entry_type, b"no frame", FLAG_ZSTD | FLAG_CONDITIONAL)
+    batch = encode_batch([inner, damaged], (), NAMESPACE, SessionRef(session, 2, 0))
+    first = world.group(batch)[0]
+    assert first == Refused(Reason.BATCH_REFUSED, 1, Reason.PAYLOAD_CORRUPT)
+    assert isinstance(world.group(batch)[0], Duplicate)

@@ -151,6 +151,7 @@ def _config(config: QueueConfig) -> Row:
         "dedup_max": config.dedup_max,
         "messages_max": config.messages_max,
         "backoff_ns": list(config.backoff_ns),
+        "tenant_weights": list(config.tenant_weights),
     }
 
 
