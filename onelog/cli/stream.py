@@ -28,6 +28,7 @@ from onelog.cli.values import (
 if TYPE_CHECKING:
     from onelog import Producer, Record, Retention
     from onelog.client.sync.stream import Stream
+    from onelog.client.sync.tail import Tail
     from onelog.client.values import StreamInfo
 
 APPEND_CHUNK = 1_000  # lines that are read from the input before they are sent
@@ -407,16 +408,9 @@ def tail(
     session.output.check_raw(raw)
     token = None if cursor is None else parse_cursor(cursor)
     only = parse_filter(keys, tags, headers, key_prefix)
-    if len(streams) == 1:
-        tailing = session.client.stream(streams[0]).tail(
-            from_offset=from_offset, from_ns=since, partition=partition, only=only, cursor=token
-        )
-    elif from_offset or partition is not None:
-        raise CommandFailed("USAGE", "several streams have no offset and partition, only --from 0")
-    else:
-        tailing = session.client.tail(
-            *streams, from_start=from_offset == 0, from_ns=since, only=only, cursor=token
-        )
+    tailing = _open_tail(
+        session, streams, from_offset, partition, from_ns=since, only=only, cursor=token
+    )
     output, count, begun = session.output, 0, tailing.cursor
     try:
         with tailing:
@@ -436,6 +430,22 @@ def tail(
         start = "" if from_offset is None else f"--from {from_offset} "
         start += f"--since {shown_time(since)} " if since else ""
         note_cursor(output, f"{start}--cursor", tailing.cursor, begun)
+
+
+def _open_tail(
+    session: Session,
+    streams: list[str],
+    from_offset: int | None,
+    partition: int | None,
+    **common: Any,
+) -> "Tail":
+    """Tail one stream, or several together."""
+    if len(streams) == 1:
+        one = session.client.stream(streams[0])
+        return one.tail(from_offset=from_offset, partition=partition, **common)
+    if from_offset or partition is not None:
+        raise CommandFailed("USAGE", "several streams have no offset and partition, only --from 0")
+    return session.client.tail(*streams, from_start=from_offset == 0, **common)
 
 
 @command(app)

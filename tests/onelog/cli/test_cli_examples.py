@@ -65,10 +65,15 @@ def test_the_examples_of_a_command_of_the_log_work(
     """On a directory that has the names they speak of, and is smaller than theirs."""
     shutil.copytree(models.data_dir, tmp_path / "onelog-data")
     last = models.live.log.last_index
+    newest = models.live.store.records[-1]
     for line in lines_of(path):
         line = re.sub(r"--shard \d+", "--shard 0", line)
         line = re.sub(r"--from \d+", "--from 1", line)
         line = re.sub(r"--(to|at) \d+", rf"--\1 {last}", line)
+        # No server runs here: what it would say is the state of these files.
+        line = line.replace(
+            "$(onelog admin hash 0)", f"{newest.state_hash} at index {newest.index}"
+        )
         shell(line)
 
 
