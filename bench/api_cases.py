@@ -51,7 +51,7 @@ class Bench(Load):
         Our client only finds the leader.
         """
         topology = self.client._connection.topology
-        endpoint = topology.endpoint_of(topology.shard_of(key))
+        endpoint = topology.find_endpoint(topology.find_shard(key))
         stub = self.stubs.get(endpoint)
         if stub is None:
             channel = grpc.aio.insecure_channel(endpoint)

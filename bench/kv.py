@@ -78,7 +78,7 @@ def chunks(ids: list[int], draw: random.Random) -> Iterator[list[bytes]]:
         yield [PUT_HEAD + b"%016d" % i + draw.randbytes(draw.randint(64, 128)) for i in part]
 
 
-def entries_of(payloads: list[bytes], first_index: int) -> list[Entry]:
+def make_entries(payloads: list[bytes], first_index: int) -> list[Entry]:
     return [
         Entry(0x0101, 0, 1, index, 1_000, 0, payload)
         for index, payload in enumerate(payloads, first_index)
@@ -97,7 +97,7 @@ def run_puts(
     ratios: list[float] = []
     apply_group = state.router.apply_group
     for payloads in chunks(ids, draw):
-        entries = entries_of(payloads, state.router.applied_index + 1)
+        entries = make_entries(payloads, state.router.applied_index + 1)
         keys = [payload[KEY_AT : KEY_AT + KEY_SIZE] for payload in payloads]
         values = [payload[KEY_AT + KEY_SIZE :] for payload in payloads]
         started = time.perf_counter()
@@ -153,19 +153,19 @@ def run_unusual(state: Projections, keys: list[bytes]) -> None:
         leases.append(state.router.applied_index)
     value, large = b"v" * 96, b"v" * 600
 
-    def version_of(key: bytes) -> int:
+    def find_version(key: bytes) -> int:
         found = state.kv.get(NAMESPACE, key)
         return found.version if isinstance(found, KeyValue) else 0
 
-    def lease_of(number: int) -> int:
+    def make_lease(number: int) -> int:
         return leases[number // LEASE_KEYS_MAX]
 
     cases: dict[str, Callable[[int, bytes], Command]] = {
         "put": lambda _, key: Put(b"p" + key, value),
         "put with ttl": lambda _, key: Put(b"t" + key, value, ttl_ns=10**12),
-        "put with lease": lambda n, key: Put(b"l" + key, value, lease=lease_of(n)),
+        "put with lease": lambda n, key: Put(b"l" + key, value, lease=make_lease(n)),
         "put of 600 bytes": lambda _, key: Put(b"v" + key, large),
-        "put if version": lambda _, key: Put(b"c" + key, value, expected=version_of(b"c" + key)),
+        "put if version": lambda _, key: Put(b"c" + key, value, expected=find_version(b"c" + key)),
         "increment": lambda _, key: Increment(b"n" + key, 1),
         "append": lambda _, key: Append(b"a" + key, b"12345678"),
     }
@@ -236,7 +236,7 @@ def fill_and_report(keys: int, seed: int) -> None:
     ids = list(range(keys))
     before = resident_size()
     for payloads in chunks(ids, draw):
-        state.router.apply_group(entries_of(payloads, state.router.applied_index + 1))
+        state.router.apply_group(make_entries(payloads, state.router.applied_index + 1))
     grown = resident_size() - before
     accounted = sum(sum(kinds.values()) for kinds in state.router.memory().values())
     report("memory", rss_per_key=grown / keys, accounted_per_key=accounted / keys)

@@ -29,7 +29,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.api import serving
-from bench.peers_processes import answers, exit_code_of, running
+from bench.peers_processes import answers, find_exit_code, running
 from onelog import AsyncClient, SeriesData
 from tests.system.ports import free_addresses
 
@@ -232,4 +232,4 @@ if __name__ == "__main__":
     given = parser.parse_args()
     if given.quick:
         given.series, given.turns = 200, 1
-    sys.exit(exit_code_of(lambda: run(given.series, given.turns)))
+    sys.exit(find_exit_code(lambda: run(given.series, given.turns)))

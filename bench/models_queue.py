@@ -60,7 +60,7 @@ class NoNotes:
         raise AssertionError(f"refused: {first_index} to {last_index}")
 
 
-def time_of(index: int) -> int:
+def find_time(index: int) -> int:
     """Return the time of an entry; all entries of a group have the same."""
     return NOW + index // GROUP * GROUP
 
@@ -81,18 +81,18 @@ def fresh(config: QueueConfig | None = None) -> Projections:
     return state
 
 
-def entries_of(state: Projections, commands: list[Command]) -> list[Entry]:
+def make_entries(state: Projections, commands: list[Command]) -> list[Entry]:
     first, now_ns = state.router.applied_index + 1, state.router.log_time_ns
     drafts = (encode_command(command, NAMESPACE) for command in commands)
     return [
-        Entry(draft.entry_type, 0, 1, index, max(now_ns, time_of(index)), 0, draft.payload)
+        Entry(draft.entry_type, 0, 1, index, max(now_ns, find_time(index)), 0, draft.payload)
         for index, draft in enumerate(drafts, first)
     ]
 
 
 def send(state: Projections, command: Command) -> Applied:
     """Apply one command at a time: lists of entries would count as memory."""
-    (entry,) = entries_of(state, [command])
+    (entry,) = make_entries(state, [command])
     result = state.router.apply(entry)
     assert isinstance(result, Applied)
     return result
@@ -100,7 +100,7 @@ def send(state: Projections, command: Command) -> Applied:
 
 def plain_entry(index: int, priority: int) -> Entry:
     payload = PREFIX + bytes((priority,)) + BODY
-    return Entry(TYPE_ENQUEUE, 0, 1, index, time_of(index), 0, payload)
+    return Entry(TYPE_ENQUEUE, 0, 1, index, find_time(index), 0, payload)
 
 
 def plain_entries(state: Projections, priorities: list[int]) -> list[Entry]:
@@ -146,7 +146,7 @@ def run_cycle(case: str, depth: int, priorities: list[int], draw: random.Random)
         heap_s = time.thread_time() - started
         sent = plain_entries(state, draw.choices(priorities, k=CHUNK))
         enqueue_s = timed(partial(apply_all, state, sent))
-        asked = entries_of(state, [Lease(QUEUE, 1, 10**10)] * CHUNK)
+        asked = make_entries(state, [Lease(QUEUE, 1, 10**10)] * CHUNK)
         # Only the bytes are kept: a list of results would be the collector's work, not apply's.
         values: list[bytes | None] = []
         lease_s = timed(partial(lease_all, state, asked, values))
@@ -154,7 +154,7 @@ def run_cycle(case: str, depth: int, priorities: list[int], draw: random.Random)
         for value in values:
             got = decode_leased(Applied(1, value))
             acks.append(Ack(QUEUE, ((got.messages[0].id, got.token),)))
-        done = entries_of(state, acks)
+        done = make_entries(state, acks)
         ack_s = timed(partial(apply_all, state, done))
         for name, spent in zip(parts, (heap_s, enqueue_s, lease_s, ack_s), strict=True):
             parts[name] += spent
@@ -175,7 +175,7 @@ def run_batches() -> None:
     """Leases, acknowledgements and failures of a hundred messages at a time."""
     state = fresh()
     apply_all(state, plain_entries(state, [8] * CHUNK * 4))
-    asked = entries_of(state, [Lease(QUEUE, 100, 10**12)] * (CHUNK * 4 // 100))
+    asked = make_entries(state, [Lease(QUEUE, 100, 10**12)] * (CHUNK * 4 // 100))
     values: list[bytes | None] = []
     lease_s = timed(lambda: lease_all(state, asked, values))
     report("lease by 100", message_us=lease_s / CHUNK / 4 * 1e6)
@@ -188,7 +188,7 @@ def run_batches() -> None:
         else:
             commands["nack by 100"].append(Nack(QUEUE, items))
     for case, several in commands.items():
-        entries = entries_of(state, several)
+        entries = make_entries(state, several)
         spent_s = timed(partial(apply_all, state, entries))
         report(case, message_us=spent_s / CHUNK / 2 * 1e6)
 
@@ -196,7 +196,7 @@ def run_batches() -> None:
 OPTIONS = ("plain", "header", "priority", "ttl", "delay", "group", "tenant", "dedup id")
 
 
-def message_of(option: str, number: int) -> Enqueue:
+def make_message(option: str, number: int) -> Enqueue:
     """Return a message with one option."""
     return Enqueue(
         QUEUE,
@@ -232,7 +232,7 @@ def run_option(option: str, size: int) -> dict[str, float]:
     """Return the CPU time of a message: to enqueue it, and to lease and ack it in batches."""
     state = fresh(QueueConfig(dedup_max=1_000_000))
     count = GROUP * 8 // size * size
-    sent = entries_of(state, [message_of(option, number) for number in range(count)])
+    sent = make_entries(state, [make_message(option, number) for number in range(count)])
     parts = {"enqueue": timed(partial(apply_all, state, sent))}
     now_ns = state.router.log_time_ns + CHUNK
     for draft in state.router.due(now_ns, count):
@@ -240,7 +240,7 @@ def run_option(option: str, size: int) -> dict[str, float]:
         state.router.apply(Entry(draft.entry_type, 0, 1, index, now_ns, 0, draft.payload))
     leased = 0
     for _ in range(count // GROUP):  # each message group delivers one message at a time
-        asked = entries_of(state, [Lease(QUEUE, size, 10**12)] * (GROUP // size))
+        asked = make_entries(state, [Lease(QUEUE, size, 10**12)] * (GROUP // size))
         values: list[bytes | None] = []
         lease_s = timed(partial(lease_all, state, asked, values))
         acks: list[Command] = []
@@ -250,7 +250,7 @@ def run_option(option: str, size: int) -> dict[str, float]:
             if got:
                 token = decode_leased(Applied(1, value)).token
                 acks.append(Ack(QUEUE, tuple((message.id, token) for message in got)))
-        ack_s = timed(partial(apply_all, state, entries_of(state, acks)))
+        ack_s = timed(partial(apply_all, state, make_entries(state, acks)))
         for part, spent_s in ((f"lease by {size}", lease_s), (f"ack by {size}", ack_s)):
             parts[part] = parts.get(part, 0.0) + spent_s
     shares = {

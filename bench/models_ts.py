@@ -107,7 +107,7 @@ def resident_size() -> int:
     return pages * resource.getpagesize()
 
 
-def names_of(count: int) -> list[bytes]:
+def make_names(count: int) -> list[bytes]:
     return [series_name("cpu", {"host": f"h{n:05d}", "zone": f"z{n % 4}"}) for n in range(count)]
 
 
@@ -204,7 +204,7 @@ def run_rows(names: list[bytes]) -> None:
 def run_new_series(count: int) -> None:
     shard = Shard()
     drafts = []
-    names = names_of(count)
+    names = make_names(count)
     for start in range(0, count, 1_000):
         part = names[start : start + 1_000]
         runs = [Run(name, "usage", FieldType.F64, [START_NS], [1.0]) for name in part]
@@ -309,8 +309,8 @@ def run_memory(seed: int) -> None:
 def fill_and_report(series: int, points: int, seed: int) -> None:
     draw = np.random.default_rng(seed)
     shard = Shard()
-    names = names_of(series)
-    shard.apply(next(batches(names_of(1), 1, draw)))
+    names = make_names(series)
+    shard.apply(next(batches(make_names(1), 1, draw)))
     shard.log.clear()
     before = resident_size()
     for start in range(0, points, 50):
@@ -339,7 +339,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     draw = np.random.default_rng(arguments.seed)
-    names = names_of(arguments.series)
+    names = make_names(arguments.series)
 
     drafts = list(batches(names, arguments.points, draw))
     run_writes("ts_write_batch, shared times", drafts, len(names))

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.api import Cluster, serving
 from bench.api_cases import CASES
-from bench.peers_processes import Load, exit_code_of, loading
+from bench.peers_processes import Load, find_exit_code, loading
 from bench.peers_rows import ROWS, Row, verdict
 from bench.peers_servers import RABBITMQ_SERVER, VENV, echo, etcd, nats, rabbitmq
 
@@ -202,7 +202,7 @@ def main() -> int:
         return 0
     turns = QUICK_TURNS if arguments.quick else arguments.turns
     seconds = QUICK_S if arguments.quick else arguments.seconds
-    return exit_code_of(lambda: run(arguments.rows, arguments.venv.absolute(), turns, seconds))
+    return find_exit_code(lambda: run(arguments.rows, arguments.venv.absolute(), turns, seconds))
 
 
 if __name__ == "__main__":

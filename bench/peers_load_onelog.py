@@ -19,7 +19,7 @@ QUEUES = {"lease 256 and ack": "leased", "consume and ack": "consumed"}
 STOCK_PER_S = 200_000
 
 
-def row_of(case: Case, client: AsyncClient, numbers: Iterator[int]) -> Row:
+def make_row(case: Case, client: AsyncClient, numbers: Iterator[int]) -> Row:
     """Return a case as a row, begun anew for each turn."""
 
     @asynccontextmanager
@@ -44,7 +44,7 @@ async def main(endpoints: dict[str, str]) -> None:
     async with AsyncClient(list(endpoints.values())) as client:
         numbers = itertools.count()
         # Of cases of one name only the callers differ, and those the command says.
-        await serve({case.name: row_of(case, client, numbers) for case in CASES})
+        await serve({case.name: make_row(case, client, numbers) for case in CASES})
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ async def connect(address: str) -> AsyncioConnection:
     return await opened
 
 
-async def channel_of(connection: AsyncioConnection) -> Channel:
+async def open_channel(connection: AsyncioConnection) -> Channel:
     opened = asyncio.get_running_loop().create_future()
     connection.channel(on_open_callback=opened.set_result)
     return await opened
@@ -136,11 +136,11 @@ class RabbitMQ:
 
     async def create(self) -> None:
         """Make two queues, and channels to publish by."""
-        self._control = await channel_of(self._connection)
+        self._control = await open_channel(self._connection)
         for name in (PUBLISHED, CONSUMED):
             await called_back(self._control.queue_declare, name, durable=True, arguments=QUORUM)
         for _ in range(CHANNELS):
-            publisher = Publisher(await channel_of(self._connection))
+            publisher = Publisher(await open_channel(self._connection))
             await publisher.confirm()
             self._publishers.append(publisher)
 
@@ -162,7 +162,7 @@ class RabbitMQ:
         found = await called_back(self._control.queue_declare, CONSUMED, passive=True)
         async with self.publish(ask, CONSUMED) as publish:
             await fill(publish, CREDIT, ask.stock(STOCK_PER_S) - found.method.message_count)
-        channel = await channel_of(self._connection)
+        channel = await open_channel(self._connection)
         await called_back(channel.basic_qos, prefetch_count=PREFETCH)
         consumer = Consumer()
         channel.basic_consume(CONSUMED, consumer.on_message)

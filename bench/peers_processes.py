@@ -35,7 +35,7 @@ class PeerFailed(Exception):
     """Another system, or a load on one, did not do what it should."""
 
 
-def exit_code_of(run: Callable[[], None]) -> int:
+def find_exit_code(run: Callable[[], None]) -> int:
     """Run a benchmark; terminated or interrupted, it ends all of its processes first."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:

@@ -104,10 +104,10 @@ class UnsyncedFiles(DiskFiles):
 
 def write_directory(path: Path, drafts: Iterator[Draft]) -> Path:
     """Write a data directory with one shard, all of it sealed; return its path."""
-    return write_groups(path, groups_of(drafts))
+    return write_groups(path, cut_groups(drafts))
 
 
-def groups_of(drafts: Iterator[Draft]) -> Iterator[list[Draft]]:
+def cut_groups(drafts: Iterator[Draft]) -> Iterator[list[Draft]]:
     """Yield drafts as a leader would group them."""
     while group := list(islice(drafts, GROUP_ENTRIES)):
         yield group

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench import peers_servers, unary_load
 from bench.api import serving
-from bench.peers_processes import exit_code_of
+from bench.peers_processes import find_exit_code
 from bench.unary_load import System
 
 TURNS, SECONDS, WARM_UP_S = 5, 2.0, 0.3
@@ -88,7 +88,7 @@ class Row:
         return found
 
 
-def rows_of(nodes: Sequence[int], connections: int) -> list[Row]:
+def make_rows(nodes: Sequence[int], connections: int) -> list[Row]:
     return [
         Row(count, case, callers, min(connections, callers))
         for count in nodes
@@ -201,7 +201,7 @@ def parsed() -> argparse.Namespace:
     if arguments.connections not in (1, 2, 4, 8, 16, 32, 64):
         parser.error("callers are spread evenly: a power of two up to 64 connections")
     only = arguments.only or [""]
-    rows = rows_of(arguments.nodes, arguments.connections)
+    rows = make_rows(arguments.nodes, arguments.connections)
     arguments.rows = [row for row in rows if any(part in row.name for part in only)]
     if not arguments.rows:
         parser.error(f"there are these rows: {'; '.join(row.name for row in rows)}")
@@ -216,7 +216,7 @@ def main() -> int:
         return 1
     turns = QUICK_TURNS if arguments.quick else arguments.turns
     seconds = QUICK_S if arguments.quick else arguments.seconds
-    return exit_code_of(lambda: run(arguments.rows, arguments.venv.absolute(), turns, seconds))
+    return find_exit_code(lambda: run(arguments.rows, arguments.venv.absolute(), turns, seconds))
 
 
 if __name__ == "__main__":

@@ -272,7 +272,7 @@ def _internal(error: BaseException) -> OnelogError:
     return errors.Internal(f"see the server's log for {number}", metadata=metadata)
 
 
-def status_of(error: OnelogError, cost: common_pb2.Cost | None = None) -> status_pb2.Status:
+def to_rpc_status(error: OnelogError, cost: common_pb2.Cost | None = None) -> status_pb2.Status:
     """Return the status with its details, and what the call has cost, if that was asked for."""
     metadata = {key: cut_text(value) for key, value in error.metadata.items()}
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata)

@@ -179,7 +179,7 @@ class Tracer:
         while waiting:
             spans = [waiting.popleft() for _ in range(min(len(waiting), LINE_SPANS_MAX))]
             try:
-                self._file.write(line_of(self._resource, spans))
+                self._file.write(format_line(self._resource, spans))
             except OSError as error:
                 self._dropped.labels("WRITE_FAILED").inc(len(spans))
                 if not self._has_failed:
@@ -245,7 +245,7 @@ def with_parent(metadata: Metadata, traceparent: str) -> Metadata:
 # The JSON of OTLP
 
 
-def line_of(resource: Mapping[str, str | int], spans: Iterable[Span]) -> bytes:
+def format_line(resource: Mapping[str, str | int], spans: Iterable[Span]) -> bytes:
     """Return one line of the file."""
     request = {
         "resourceSpans": [

@@ -215,7 +215,7 @@ _BY_REASON = {each.default_reason: each for each in _all(OnelogError)}
 _BY_REASON["LEASE_TOKEN_STALE"] = LeaseLost  # metadata: the token that is valid
 
 
-def class_of(code: int, reason: str) -> type[OnelogError]:
+def choose_class(code: int, reason: str) -> type[OnelogError]:
     """Return the class for a code, or the subclass for a reason that has one."""
     general = _BY_CODE.get(code, OnelogError)
     if general is InvalidArgument and reason.endswith("TOO_LARGE"):
@@ -232,5 +232,5 @@ def make_error(
     retry_after_s: float | None = None,
 ) -> OnelogError:
     """Return the exception for an error that the API answered with."""
-    kind = class_of(code, reason)
+    kind = choose_class(code, reason)
     return kind(message, reason=reason, metadata=metadata, retry_after_s=retry_after_s)

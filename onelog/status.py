@@ -58,7 +58,7 @@ def error_of(failure: Any) -> OnelogError:
             return error_of_status(status)
     if is_unprocessed:
         return _not_begun(code, message)
-    return _error_of_grpc(code, message) or make_error(code, message, _name_of(code))
+    return _error_of_grpc(code, message) or make_error(code, message, _find_name(code))
 
 
 def _not_begun(code: int, message: str) -> OnelogError:
@@ -69,10 +69,10 @@ def _not_begun(code: int, message: str) -> OnelogError:
         return TooLarge(message)
     if code == Unavailable.code:
         return Unavailable(message, reason="STREAM_REFUSED", retry_after_s=RETRY_S)
-    return make_error(code, message, _name_of(code))
+    return make_error(code, message, _find_name(code))
 
 
-def _name_of(code: int) -> str:
+def _find_name(code: int) -> str:
     name: str = code_pb2.Code.Name(code) if code in code_pb2.Code.values() else "UNKNOWN"
     return name
 

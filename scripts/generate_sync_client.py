@@ -56,7 +56,7 @@ def _format(text: str) -> str:
 def _module(name: str, tree: ast.Module, homes: dict[str, str]) -> str:
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in homes]
     body = "\n\n".join(_class(node, homes) for node in classes)
-    names = set(re.findall(r"\b[A-Za-z_]\w*", _code_of(body)))
+    names = set(re.findall(r"\b[A-Za-z_]\w*", _extract_code(body)))
     lines = [
         f'"""``onelog/client/{name}.py`` for programs without an event loop.\n\n'
         'Written by ``python -m scripts.generate_sync_client``: change it there.\n"""\n',
@@ -65,13 +65,13 @@ def _module(name: str, tree: ast.Module, homes: dict[str, str]) -> str:
     return "\n".join(lines) + "\n\n" + body
 
 
-def _code_of(body: str) -> str:
+def _extract_code(body: str) -> str:
     """Return a class body without its strings, so that only names of code are left."""
     return re.sub(r'"""(?:.|\n)*?"""', "", body)
 
 
 def _imports(name: str, tree: ast.Module, names: set[str], homes: dict[str, str]) -> list[str]:
-    found = ["from onelog.client.blocking import Facade, core_of"]
+    found = ["from onelog.client.blocking import Facade, unwrap"]
     if name == "client":
         found.append("from onelog.client.blocking import LoopThread")
         found.append("from onelog.client.client import AsyncClient")
@@ -94,7 +94,7 @@ def _imports(name: str, tree: ast.Module, names: set[str], homes: dict[str, str]
     for core, home in homes.items():
         if core.removeprefix("Async") in names and home != name:
             found.append(f"from onelog.client.sync.{home} import {core.removeprefix('Async')}")
-    if "core_of" not in names:
+    if "unwrap" not in names:
         found[0] = "from onelog.client.blocking import Facade"
     return [re.sub(r" import (\w+) as \1$", r" import \1", line) for line in found]
 
@@ -207,7 +207,7 @@ def _passed(arguments: ast.arguments) -> str:
 
 def _unwrapped(argument: ast.arg) -> str:
     annotation = "" if argument.annotation is None else ast.unparse(argument.annotation)
-    return f"core_of({argument.arg})" if re.search(r"\bAsync[A-Z]", annotation) else argument.arg
+    return f"unwrap({argument.arg})" if re.search(r"\bAsync[A-Z]", annotation) else argument.arg
 
 
 def _sync(text: str) -> str:

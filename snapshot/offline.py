@@ -39,7 +39,7 @@ from onelog.ual.log_config import LogConfig
 from onelog.ual.manifest import SnapshotRecord
 from onelog.ual.offline.reader import OfflineLog, ReadOnlyFiles, list_root, open_offline_log
 from onelog.ual.recovery import open_hard_state, open_log
-from onelog.ual.routing import partition_of, shard_of
+from onelog.ual.routing import find_partition, find_shard
 from onelog.ual.segments.notes import ApplyNotes
 
 # A log that is opened for one snapshot has no readers.
@@ -135,7 +135,7 @@ def find_key_shard(files: Files, data_dir: Path, key: bytes) -> int:
     """Return the shard that a key lives in."""
     directory = DataDirectory.open_existing(ReadOnlyFiles(files), data_dir, lock=False)
     topology = directory.system.topology
-    return shard_of(partition_of(key, topology.partitions), topology.shards)
+    return find_shard(find_partition(key, topology.partitions), topology.shards)
 
 
 def rebuild_state(

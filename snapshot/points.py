@@ -55,10 +55,10 @@ def find_columns(
 ) -> list[SeriesColumn]:
     """Return the columns that have points, in the order of names; None: of all."""
     found: list[SeriesColumn] = []
-    for namespace, room in sorted(projections.series.rooms.items()):
+    for namespace, space in sorted(projections.series.spaces.items()):
         if namespaces is not None and namespace not in namespaces:
             continue
-        for measurement in room.in_order():
+        for measurement in space.in_order():
             if measurements is not None and measurement.name not in measurements:
                 continue
             for series in measurement.series.values():

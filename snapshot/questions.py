@@ -279,8 +279,8 @@ def ask_series(
     rebuilt: Rebuilt, namespace: str, name: SeriesName, field: str | None
 ) -> dict[str, Any] | None:
     """Return the points of a series, of one field or of all; None: it did not exist."""
-    room = rebuilt.projections.series.rooms.get(namespace)
-    series = None if room is None else room.series.get(format_series(name))
+    space = rebuilt.projections.series.spaces.get(namespace)
+    series = None if space is None else space.series.get(format_series(name))
     if series is None:
         return None
     names = [each.name for each in series.measurement.fields]
@@ -333,8 +333,8 @@ def _rule_fields(rule: Rule, progress: Progress) -> dict[str, Any]:
 
 
 def _find_measurement(rebuilt: Rebuilt, namespace: str, name: str) -> Measurement | None:
-    room = rebuilt.projections.series.rooms.get(namespace)
-    return None if room is None else room.measurements.get(name)
+    space = rebuilt.projections.series.spaces.get(namespace)
+    return None if space is None else space.measurements.get(name)
 
 
 # Questions

@@ -30,7 +30,7 @@ from onelog.snapshot.format import (
 )
 from onelog.snapshot.progress import Phase, Progress, no_progress
 from onelog.ual.errors import DiskFull
-from onelog.ual.files import EXHAUSTED, File, Files, refusal_of
+from onelog.ual.files import EXHAUSTED, File, Files, to_disk_full
 from onelog.ual.log_config import LogConfig
 
 Section = tuple[int, Iterable[bytes]]
@@ -78,7 +78,7 @@ def write_snapshot(
         with suppress(OSError):
             files.remove(temporary)
         if isinstance(error, OSError) and error.errno in EXHAUSTED:
-            raise refusal_of(f"write {path}", error) from error
+            raise to_disk_full(f"write {path}", error) from error
         raise
     return WrittenSnapshot(path, whole)
 

@@ -25,7 +25,7 @@ import numpy as np
 from onelog.errors import FailedPrecondition, NotFound
 from onelog.spark.columns.block import TYPE_BATCH, Block, Transactions, cut_blocks
 from onelog.spark.columns.log import VIEW
-from onelog.spark.columns.operations import types_of
+from onelog.spark.columns.operations import find_types
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request
 from onelog.spark.faults import reported
@@ -55,7 +55,7 @@ def find_created(
 ) -> Iterator[tuple[int, str]]:
     """Yield the id and name of each queue that the entries of a range create."""
     spaces = None if namespaces is None else frozenset(name.encode() for name in namespaces)
-    selection = Selection(types=types_of("queue", "queue_create"), namespaces=spaces)
+    selection = Selection(types=find_types("queue", "queue_create"), namespaces=spaces)
     request = Request(selection, frozenset(("index", "name_text")))
     for split in origin.splits([wanted], selection):
         for block in origin.blocks(split, selection):

@@ -160,14 +160,14 @@ class EndpointOrigin:
         namespaces: Sequence[str] | None = None,
     ) -> QueueNames:
         """See ``Origin.queue_names``: the queues that exist now."""
-        from onelog.client.topology import shard_of
+        from onelog.client.topology import find_shard
 
         found: QueueNames = {}
         with self.connect() as client:
             partitions = client.admin.topology().partition_count
             for namespace in namespaces if namespaces is not None else _namespaces(client):
                 for queue in client.namespace(namespace).queues():
-                    shard = shard_of(queue.queue.encode(), partitions, cut.shard_count)
+                    shard = find_shard(queue.queue.encode(), partitions, cut.shard_count)
                     found.setdefault(shard, {})[queue.queue_id] = queue.queue
         return found
 

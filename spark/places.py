@@ -76,7 +76,7 @@ def _of_workers(reader: ReadOnlyFiles, path: Path, workers: dict[int, str]) -> P
 
 
 def _copies(reader: ReadOnlyFiles, path: Path, names: set[str]) -> dict[int, ShardPaths]:
-    shard = _shard_of(reader, path, names)
+    shard = _find_shard(reader, path, names)
     if shard is not None:
         return {shard: _bare(path)}
     found: dict[int, ShardPaths] = {}
@@ -86,12 +86,12 @@ def _copies(reader: ReadOnlyFiles, path: Path, names: set[str]) -> dict[int, Sha
         inside = set(reader.list(path / name))
         if _SEGMENTS in inside:
             found[int(name)] = shard_paths(path, int(name))
-        elif _shard_of(reader, path / name, inside) is not None:
+        elif _find_shard(reader, path / name, inside) is not None:
             found[int(name)] = _bare(path / name)
     return found
 
 
-def _shard_of(reader: ReadOnlyFiles, path: Path, names: set[str]) -> int | None:
+def _find_shard(reader: ReadOnlyFiles, path: Path, names: set[str]) -> int | None:
     """Return the shard in the header of the first sealed file; None if there is no such file."""
     for name in sorted(names):
         parsed = parse_segment_name(name)

@@ -139,7 +139,7 @@ def test_an_error_is_of_the_class_that_the_list_says() -> None:
 def test_a_class_that_follows_from_a_reason_is_the_one_of_the_list() -> None:
     """Clients find the class from code and reason alone."""
     for name, (kind, _) in reasons.CALLS.items():
-        assert errors.class_of(kind.code, name) is kind, name
+        assert errors.choose_class(kind.code, name) is kind, name
 
 
 def test_the_page_of_reasons_is_what_the_list_makes() -> None:

@@ -17,7 +17,7 @@ An implementation guarantees:
 Files are for their owner alone: they are made with mode 0600 and directories with 0700, whatever
 the umask. ``restrict`` narrows what an earlier version or somebody else has made wider.
 
-Errors are ``OSError``; the callers turn those of ``EXHAUSTED`` into ``DiskFull`` (``refusal_of``)
+Errors are ``OSError``; the callers turn those of ``EXHAUSTED`` into ``DiskFull`` (``to_disk_full``)
 and the rest into ``LogFailed``. A process without descriptors is like a full disk: what needs a new
 file is refused, and the log goes on with those that it has. ``DiskFiles`` keeps a few descriptors
 in reserve, for what has to be finished once it has begun, such as making a rename durable.
@@ -49,7 +49,7 @@ EXHAUSTED = (*OUT_OF_SPACE, *OUT_OF_DESCRIPTORS)
 SPARES, SPARES_FOR_SHORT = 8, 4
 
 
-def refusal_of(what: str, error: OSError) -> DiskFull:
+def to_disk_full(what: str, error: OSError) -> DiskFull:
     """Return the refusal for an error of ``EXHAUSTED``."""
     if error.errno in OUT_OF_DESCRIPTORS:
         return TooManyOpenFiles(

@@ -47,7 +47,7 @@ from onelog.ual.errors import (
     IndexInFuture,
     LogFailed,
 )
-from onelog.ual.files import EXHAUSTED, Files, FreeSpace, refusal_of
+from onelog.ual.files import EXHAUSTED, Files, FreeSpace, to_disk_full
 from onelog.ual.hard_state import HardStateFile
 from onelog.ual.jobs import ManifestJob, Roll, SealJob, SyncJob
 from onelog.ual.log_config import LogConfig
@@ -75,7 +75,7 @@ class WriteGuard:
         """Raise ``DiskFull`` for what passes, which allows a retry; otherwise fail."""
         if error.errno in EXHAUSTED:
             self._space.invalidate()
-            raise refusal_of(what, error) from error
+            raise to_disk_full(what, error) from error
         self.fail(what, error)
 
     @contextmanager

@@ -46,13 +46,13 @@ def routing_keys(names: Iterable[bytes]) -> set[bytes]:
     return found
 
 
-def partition_of(key: bytes, partitions: int) -> int:
+def find_partition(key: bytes, partitions: int) -> int:
     """Return the partition of a key or name, found by its routing key."""
     assert partitions > 0, partitions
     return crc32c(routing_key(key)) % partitions
 
 
-def shard_of(partition: int, shards: int) -> int:
+def find_shard(partition: int, shards: int) -> int:
     """Return the shard that holds a partition."""
     assert shards > 0, shards
     assert partition >= 0, partition

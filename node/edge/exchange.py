@@ -30,7 +30,7 @@ from onelog.errors import (
     OutcomeUnknown,
 )
 from onelog.node.context import Kind, Method
-from onelog.node.public_errors import error_of_exception, status_of, too_large
+from onelog.node.public_errors import error_of_exception, to_rpc_status, too_large
 from onelog.node.replica.direct_future import DirectFuture
 from onelog.v1 import common_pb2
 from onelog.wire.grpc import OK, Metadata, Status
@@ -310,7 +310,7 @@ class Exchange:
             return
         self._code = error.code
         self.connection.gate.refuse(error.reason)
-        status = status_of(error, self._cost_of_refusal())
+        status = to_rpc_status(error, self._cost_of_refusal())
         details = status.SerializeToString()
         self.connection.finish(self.wire, Status(error.code, status.message, details))
 

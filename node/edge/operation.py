@@ -29,9 +29,9 @@ from onelog.node.edge.shards import (
     View,
     Written,
     fill_log_read,
-    namespace_of,
+    parse_namespace,
+    parse_session,
     read_options,
-    session_of,
     write_options,
 )
 from onelog.node.public_errors import RETRY_BUSY_S, answer_too_large, error_of_refusal
@@ -337,8 +337,8 @@ async def run_write(
     edge: Edge, write: Write[RequestT, ResponseT], request: Any, call: Call
 ) -> ResponseT:
     """Carry out a write that came as a call of its own."""
-    options, namespace = write_options(request), namespace_of(request.namespace)
-    session = session_of(options)
+    options, namespace = write_options(request), parse_namespace(request.namespace)
+    session = parse_session(options)
     prepared = request if write.prepare is None else write.prepare(request)
     requests = (prepared,)
     (shard,) = write.find_shards(edge, requests)
@@ -387,7 +387,7 @@ async def run_read(
 ) -> ResponseT:
     """Carry out a read that came as a call of its own."""
     message: Any = request
-    namespace = namespace_of(message.namespace)
+    namespace = parse_namespace(message.namespace)
     (shard,) = read.find_shards(edge, (request,))
     options = read_options(message)
 

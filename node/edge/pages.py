@@ -10,7 +10,14 @@ from operator import attrgetter
 from typing import Any
 
 from onelog.node.edge.calls import Call
-from onelog.node.edge.shards import Edge, View, invalid, namespace_of, one_shard_only, read_options
+from onelog.node.edge.shards import (
+    Edge,
+    View,
+    invalid,
+    one_shard_only,
+    parse_namespace,
+    read_options,
+)
 from onelog.node.public_errors import error_of_bounds
 from onelog.projections.reasons import Reason
 
@@ -35,7 +42,7 @@ async def list_by_name(
     name_invalid: Reason,
 ) -> Any:
     """Return a page of ``items``, in the order of their ``name``."""
-    options, namespace = read_options(request), namespace_of(request.namespace)
+    options, namespace = read_options(request), parse_namespace(request.namespace)
     limit = request.page_size or PAGE_SIZE_DEFAULT
     if limit > PAGE_SIZE_MAX:
         raise error_of_bounds(Reason.LIMIT_INVALID, "page_size", limit, PAGE_SIZE_MAX)

@@ -42,7 +42,7 @@ from onelog.node.credentials import ALPN, Credentials
 from onelog.node.edge.exchange import STALL_S, Exchange, name_client
 from onelog.node.edge.gate import CALLS_IN_ANY_CASE, Gate
 from onelog.node.errors import ConfigError
-from onelog.node.public_errors import status_of
+from onelog.node.public_errors import to_rpc_status
 from onelog.wire.grpc import (
     Call,
     CallCancelled,
@@ -410,7 +410,7 @@ class Connection(asyncio.Protocol):
         if method is None:
             error = Unimplemented(f"there is no method {shown(call.path)}")
             self.gate.refuse(error.reason)
-            status = status_of(error)
+            status = to_rpc_status(error)
             self.finish(call, Status(error.code, status.message, status.SerializeToString()))
             return
         exchange = call.owner = Exchange(self, call, method)

@@ -227,13 +227,13 @@ class Edge:
         if not drafts:
             return Written(shard, 0, ())
         self.check_size(drafts)
-        future = driver.propose(drafts, call.deadline_s, durability_of(options))
+        future = driver.propose(drafts, call.deadline_s, parse_durability(options))
         span = call.span
         outcome = await (future if span is None else span.wait(COMMIT, shard, future))
         if isinstance(outcome, Results):
             cost = None
             if options.with_cost or call.cost is not None:
-                cost = self.cost_of(driver, outcome, call)
+                cost = self.measure_cost(driver, outcome, call)
                 if call.cost is not None:
                     add_cost(call.cost, cost)
             return Written(shard, outcome.first_index, outcome, cost)
@@ -397,7 +397,7 @@ class Edge:
             return Elsewhere(shard, self._leader_endpoint(shard))
         return error_of_cluster(error)
 
-    def cost_of(self, driver: ShardDriver, results: Results, call: Call) -> common_pb2.Cost:
+    def measure_cost(self, driver: ShardDriver, results: Results, call: Call) -> common_pb2.Cost:
         """Return what a write has cost that was just answered."""
         now_s = self._clock.now_s()
         return common_pb2.Cost(
@@ -561,7 +561,7 @@ def one_shard_only(options: common_pb2.ReadOptions) -> None:
         )
 
 
-def durability_of(options: common_pb2.WriteOptions) -> Durability:
+def parse_durability(options: common_pb2.WriteOptions) -> Durability:
     """Return when a write is answered."""
     match options.durability:
         case common_pb2.DURABILITY_UNSPECIFIED | common_pb2.DURABILITY_SYNC:
@@ -572,7 +572,7 @@ def durability_of(options: common_pb2.WriteOptions) -> Durability:
             raise invalid("DURABILITY_INVALID", f"there is no durability {other}; they are 0 to 2")
 
 
-def session_of(options: common_pb2.WriteOptions) -> SessionRef | None:
+def parse_session(options: common_pb2.WriteOptions) -> SessionRef | None:
     """Return the session of a write, checked as far as that goes without the state."""
     return check_session(options.session) if options.HasField("session") else None
 
@@ -591,7 +591,7 @@ def check_session(session: common_pb2.Session) -> SessionRef:
     return SessionRef(session.session_id, sequence, first)
 
 
-def namespace_of(name: str) -> str:
+def parse_namespace(name: str) -> str:
     """Return a namespace as the log has it: the default one has a name there."""
     if not name:
         return NAMESPACE_DEFAULT

@@ -106,7 +106,7 @@ class SeriesReads:
                 )
                 plan = plan_query(measurement, query, ids, BOUNDS)
                 if isinstance(plan, Refused):
-                    raise _error_of(plan)
+                    raise _to_error(plan)
                 index = view.projections.router.applied_index
                 run = partial(self._run, self._reader(view), plan, turn.pause, pack)
                 try:
@@ -210,7 +210,7 @@ class SeriesReads:
             size -= each.cache.size
             each.cache.clear()
         if isinstance(found, Refused):
-            raise _error_of(found)
+            raise _to_error(found)
         return pack(found), self._tier
 
     @contextmanager
@@ -284,7 +284,7 @@ def _passing(
     return passing
 
 
-def _error_of(refused: Refused) -> OnelogError:
+def _to_error(refused: Refused) -> OnelogError:
     """Return why a query was refused: one that is too large says what would be allowed."""
     error = error_of_refusal(refused)
     if refused.reason is Reason.QUERY_TOO_LARGE:

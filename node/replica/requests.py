@@ -69,7 +69,7 @@ class Received:
     last_index: int
 
 
-def refusal_of(drafts: Sequence[tuple[int, bytes, int]]) -> ResultNeeded | None:
+def find_refusal(drafts: Sequence[tuple[int, bytes, int]]) -> ResultNeeded | None:
     """Return why these entries cannot be ASYNC, if they cannot."""
     for entry_type, payload, flags in drafts:
         if needs_result((entry_type, payload, flags)):
@@ -186,7 +186,7 @@ class Requests:
         if request.size > config.request_bytes_max:
             return ProposalRefused(f"{request.size} bytes, limit {config.request_bytes_max}")
         if request.durability is Durability.ASYNC:
-            refusal = refusal_of(request.drafts)
+            refusal = find_refusal(request.drafts)
             if refusal is not None:
                 return refusal
             self.is_async_pending = True

@@ -66,7 +66,7 @@ from onelog.node.replica.requests import (
 )
 from onelog.node.replica.shipping import Shipped, Shipping
 from onelog.node.replica.stale_reads import Level, StaleReads
-from onelog.node.replica.status import ShardStatus, status_of
+from onelog.node.replica.status import ShardStatus, describe_status
 from onelog.projections.result import Result
 from onelog.projections.shard_state import Projections, build_projections
 from onelog.projections.system.commands import TYPES_OPAQUE
@@ -422,7 +422,7 @@ class Shard:
 
     def status(self) -> ShardStatus:
         """Return the status of this replica, also after it has stopped."""
-        return status_of(self)
+        return describe_status(self)
 
     # What Raft calls (``onelog.cluster.raft.member.Applier``)
 

@@ -55,7 +55,7 @@ class ShardStatus:
     alarms: tuple[Alarm, ...]
 
 
-def status_of(shard: "Shard") -> ShardStatus:
+def describe_status(shard: "Shard") -> ShardStatus:
     """Return the status of a replica."""
     member, log = shard.member, shard.log
     leadership, membership = member.leadership, member.membership

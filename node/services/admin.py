@@ -45,7 +45,7 @@ from onelog.errors import AlreadyExists, FailedPrecondition, NotFound, OnelogErr
 from onelog.node.context import NodeContext
 from onelog.node.edge.calls import Call, Elsewhere, gather
 from onelog.node.edge.operation import applied, fill_header
-from onelog.node.edge.shards import REPAIR_S_MAX, Edge, invalid, namespace_of
+from onelog.node.edge.shards import REPAIR_S_MAX, Edge, invalid, parse_namespace
 from onelog.node.membership.balance import HOLD_S, transfer
 from onelog.node.public_errors import (
     answer_too_large,
@@ -1022,7 +1022,7 @@ class AdminService:
         self, request: admin_pb2.CreateNamespaceRequest, call: Call
     ) -> admin_pb2.CreateNamespaceResponse:
         """Create a namespace."""
-        name = namespace_of(request.namespace)
+        name = parse_namespace(request.namespace)
         if not name.isprintable():
             raise invalid(
                 "NAMESPACE_NAME_INVALID",
@@ -1039,7 +1039,7 @@ class AdminService:
         """Change the limits of a namespace."""
         command = NamespaceConfigure(_parse_limits(request.limits))
         answer = admin_pb2.ConfigureNamespaceResponse()
-        name = namespace_of(request.namespace)
+        name = parse_namespace(request.namespace)
         await self._namespaces(request, call, name, command, answer, None)
         return answer
 
@@ -1048,7 +1048,7 @@ class AdminService:
     ) -> admin_pb2.DeleteNamespaceResponse:
         """Delete a namespace and all that is in it."""
         answer = admin_pb2.DeleteNamespaceResponse()
-        name = namespace_of(request.namespace)
+        name = parse_namespace(request.namespace)
         await self._namespaces(request, call, name, NamespaceDelete(), answer, NotFound)
         return answer
 

@@ -39,11 +39,11 @@ from onelog.node.edge.shards import (
     View,
     check_read,
     check_session,
-    durability_of,
     invalid,
-    namespace_of,
+    parse_durability,
+    parse_namespace,
+    parse_session,
     read_options,
-    session_of,
     write_options,
 )
 from onelog.node.metrics import PipelineOperations
@@ -54,7 +54,7 @@ from onelog.node.public_errors import (
     fill_error,
     name_subject,
 )
-from onelog.node.replica.requests import Durability, Received, Results, refusal_of
+from onelog.node.replica.requests import Durability, Received, Results, find_refusal
 from onelog.node.services import kv
 from onelog.node.services import queue_operations as queue
 from onelog.node.services import stream_operations as stream
@@ -219,7 +219,7 @@ class Message:
         for shard, span in spans:
             durability = None
             if isinstance(operation, Write):
-                durability = durability_of(span.options)
+                durability = parse_durability(span.options)
             steps = self.shards.setdefault(shard, [])
             if not steps or steps[-1].durability is not durability:
                 steps.append(Step(durability))
@@ -323,7 +323,7 @@ class Message:
         write = span.operation
         assert isinstance(write, Write), write
         drafts = write.drafts(state, span.requests, span.namespace, span.session)
-        if durability is Durability.ASYNC and (refusal := refusal_of(drafts)) is not None:
+        if durability is Durability.ASYNC and (refusal := find_refusal(drafts)) is not None:
             raise error_of_cluster(refusal)
         return drafts
 
@@ -550,14 +550,14 @@ def _begin_span(
     session: SessionRef | None,
 ) -> Span:
     """Return an empty span that begins with this request; refuse invalid options."""
-    namespace = namespace_of(request.namespace)
+    namespace = parse_namespace(request.namespace)
     if isinstance(operation, Read):
         options = read_options(request)
         check_read(options)
         return Span(operation, key, namespace, options)
     options = write_options(request)
-    durability_of(options)
-    return Span(operation, key, namespace, options, session or session_of(options))
+    parse_durability(options)
+    return Span(operation, key, namespace, options, session or parse_session(options))
 
 
 def _advance(session: SessionRef, write: Write[Any, Any], requests: Sequence[Any]) -> SessionRef:
@@ -676,7 +676,7 @@ class Executor:
         state = driver.shard.projections
         lacking = message.fill(shard, step, state, results, outcome.first_index)
         if isinstance(outcome, Results) and message.is_costed(step):
-            message.fill_cost(step, self._edge.cost_of(driver, outcome, call))
+            message.fill_cost(step, self._edge.measure_cost(driver, outcome, call))
         if lacking:
             await fill_content(self._edge, shard, lacking, call, message.budget)
 

@@ -33,10 +33,10 @@ from onelog.node.edge.shards import (
     Edge,
     View,
     invalid,
-    namespace_of,
     one_shard_only,
+    parse_namespace,
+    parse_session,
     read_options,
-    session_of,
     write_options,
 )
 from onelog.node.edge.shards import invalid as invalid_argument
@@ -131,7 +131,7 @@ def check_value(value: bytes) -> bytes:
     return value
 
 
-def ttl_ns_of(ttl_ms: int) -> int:
+def parse_ttl_ns(ttl_ms: int) -> int:
     """Return a lifetime in nanoseconds; absurd ones are refused."""
     ttl_ns = ttl_ms * 1_000_000
     if ttl_ns > TTL_NS_MAX:
@@ -140,7 +140,7 @@ def ttl_ns_of(ttl_ms: int) -> int:
     return ttl_ns
 
 
-def range_of(keys: kv_pb2.KeyRange) -> Range:
+def parse_range(keys: kv_pb2.KeyRange) -> Range:
     """Return the range that a request means."""
     if keys.prefix and (keys.start or keys.end):
         raise invalid("RANGE_INVALID", "a range has a prefix, or start and end, not both")
@@ -155,7 +155,7 @@ def range_of(keys: kv_pb2.KeyRange) -> Range:
     return Range(keys.start, keys.end or None)
 
 
-def path_of(path: kv_pb2.JsonPath, *, is_set: bool) -> Path:
+def parse_path(path: kv_pb2.JsonPath, *, is_set: bool) -> Path:
     """Return a path; -1 is the last element where one is read, the next where one is set."""
     if len(path.steps) > JSON_PATH_MAX:
         metadata = {"limit": str(JSON_PATH_MAX)}
@@ -205,7 +205,7 @@ def put_fields(
     if not (any(lifetimes) or any(leases) or any(are_expected)):
         return commands.encode_put_heads(keys), keys, values
     options: list[commands.PutOptions] = [
-        (ttl_ns_of(ttl_ms) or None, lease or None, request.expected_version if has else None)
+        (parse_ttl_ns(ttl_ms) or None, lease or None, request.expected_version if has else None)
         for request, ttl_ms, lease, has in zip(
             requests, lifetimes, leases, are_expected, strict=True
         )
@@ -224,12 +224,12 @@ def _put(
     return list(zip(repeat(TYPE_PUT), payloads, repeat(0), strict=False))
 
 
-def put_of(request: kv_pb2.PutRequest) -> commands.Put:
+def parse_put(request: kv_pb2.PutRequest) -> commands.Put:
     """Return the command of a put inside a transaction."""
     check_written((request.key,))
     check_values((request.value,))
     expected = request.expected_version if request.HasField("expected_version") else None
-    ttl_ns = ttl_ns_of(request.ttl_ms) or None
+    ttl_ns = parse_ttl_ns(request.ttl_ms) or None
     return commands.Put(request.key, request.value, ttl_ns, request.lease_id or None, expected)
 
 
@@ -242,7 +242,7 @@ def _batch_put(
         raise invalid("VALUES_INVALID", f"{len(values)} values for {len(keys)} keys")
     check_written(keys)
     check_values(values)
-    bodies = commands.put_bodies(keys, values, ttl_ns_of(request.ttl_ms) or None)
+    bodies = commands.put_bodies(keys, values, parse_ttl_ns(request.ttl_ms) or None)
     return encode_command(commands.PutMany(bodies), namespace, session)
 
 
@@ -256,19 +256,19 @@ def _by_keys(requests: Sequence[kv_pb2.BatchPutRequest]) -> Sequence[Sequence[by
     return named
 
 
-def delete_of(request: kv_pb2.DeleteRequest) -> commands.Delete:
+def parse_delete(request: kv_pb2.DeleteRequest) -> commands.Delete:
     """Return the command of a request."""
     expected = request.expected_version if request.HasField("expected_version") else None
     return commands.Delete(check_key(request.key), expected)
 
 
-def touch_of(request: kv_pb2.TouchRequest) -> commands.Touch:
+def parse_touch(request: kv_pb2.TouchRequest) -> commands.Touch:
     """Return the command of a request."""
     expected = request.expected_version if request.HasField("expected_version") else None
-    return commands.Touch(check_key(request.key), ttl_ns_of(request.ttl_ms), expected)
+    return commands.Touch(check_key(request.key), parse_ttl_ns(request.ttl_ms), expected)
 
 
-def count_of(
+def parse_count(
     request: kv_pb2.CountRequest,
 ) -> commands.Increment | commands.Minimum | commands.Maximum:
     """Return the command of a request."""
@@ -284,14 +284,14 @@ def count_of(
             raise invalid("CHANGE_MISSING", "none of add, lower_to and raise_to is given")
 
 
-def append_of(request: kv_pb2.AppendRequest) -> commands.Append:
+def parse_append(request: kv_pb2.AppendRequest) -> commands.Append:
     """Return the command of a request."""
     return commands.Append(check_key(request.key), check_value(request.data))
 
 
-def set_json_of(request: kv_pb2.SetJsonRequest) -> commands.JsonSet | commands.JsonDelete:
+def parse_set_json(request: kv_pb2.SetJsonRequest) -> commands.JsonSet | commands.JsonDelete:
     """Return the command of a request."""
-    key, path = check_key(request.key), path_of(request.path, is_set=True)
+    key, path = check_key(request.key), parse_path(request.path, is_set=True)
     if not request.HasField("json"):
         if not path:
             message = "neither path nor json is given; Delete deletes a whole document"
@@ -304,16 +304,16 @@ def set_json_of(request: kv_pb2.SetJsonRequest) -> commands.JsonSet | commands.J
     return commands.JsonSet(key, path, text, request.create_parents)
 
 
-def delete_range_of(request: kv_pb2.DeleteRangeRequest) -> commands.DeleteRange:
+def parse_delete_range(request: kv_pb2.DeleteRangeRequest) -> commands.DeleteRange:
     """Return the command of a request."""
     limit = request.limit or DELETE_RANGE_KEYS_MAX
     if limit > DELETE_RANGE_KEYS_MAX:
         raise error_of_bounds(Reason.LIMIT_INVALID, "limit", limit, DELETE_RANGE_KEYS_MAX)
-    keys = range_of(request.range)
+    keys = parse_range(request.range)
     return commands.DeleteRange(keys.start, keys.end, limit)
 
 
-def condition_of(condition: kv_pb2.Condition) -> conditions.Condition:
+def parse_condition(condition: kv_pb2.Condition) -> conditions.Condition:
     """Return the condition of a transaction or a batch."""
     key = check_key(condition.key)
     match condition.WhichOneof("test"):
@@ -322,26 +322,26 @@ def condition_of(condition: kv_pb2.Condition) -> conditions.Condition:
             target = conditions.Target.EXISTS if wanted else conditions.Target.MISSING
             return conditions.Condition(key, target)
         case "version":
-            comparison = _comparison_of(condition.version.comparison)
+            comparison = _parse_comparison(condition.version.comparison)
             version = condition.version.version
             return conditions.Condition(key, conditions.Target.VERSION, comparison, version=version)
         case "value":
-            comparison = _comparison_of(condition.value.comparison)
+            comparison = _parse_comparison(condition.value.comparison)
             value = check_value(condition.value.value)
             return conditions.Condition(key, conditions.Target.VALUE, comparison, value=value)
         case _:
             raise invalid("CONDITION_INVALID", "a condition has none of exists, version and value")
 
 
-def conditions_of(given: Sequence[kv_pb2.Condition]) -> tuple[conditions.Condition, ...]:
+def parse_conditions(given: Sequence[kv_pb2.Condition]) -> tuple[conditions.Condition, ...]:
     """Return the conditions of a transaction or a batch."""
     if len(given) > CONDITIONS_MAX:
         what = "the number of conditions"
         raise error_of_bounds(Reason.LIMIT_INVALID, what, len(given), CONDITIONS_MAX, 0)
-    return tuple(map(condition_of, given))
+    return tuple(map(parse_condition, given))
 
 
-def _comparison_of(number: int) -> conditions.Comparison:
+def _parse_comparison(number: int) -> conditions.Comparison:
     if not conditions.Comparison.EQUAL <= number <= conditions.Comparison.GREATER_OR_EQUAL:
         raise invalid("CONDITION_INVALID", f"there is no comparison {number}; they are 1 to 6")
     return conditions.Comparison(number)
@@ -349,17 +349,17 @@ def _comparison_of(number: int) -> conditions.Comparison:
 
 _NESTED: dict[str, Any] = {
     "get": lambda request: commands.Get(check_key(request.key)),
-    "put": put_of,
-    "delete": delete_of,
-    "delete_range": delete_range_of,
-    "touch": touch_of,
-    "count": count_of,
-    "append": append_of,
-    "set_json": set_json_of,
+    "put": parse_put,
+    "delete": parse_delete,
+    "delete_range": parse_delete_range,
+    "touch": parse_touch,
+    "count": parse_count,
+    "append": parse_append,
+    "set_json": parse_set_json,
 }
 
 
-def _nested_of(operation: kv_pb2.TxnOperation) -> Nested:
+def _parse_nested(operation: kv_pb2.TxnOperation) -> Nested:
     kind = operation.WhichOneof("operation")
     if kind is None:
         message = "an operation of the transaction is of no kind that is known here"
@@ -368,16 +368,16 @@ def _nested_of(operation: kv_pb2.TxnOperation) -> Nested:
     return command
 
 
-def txn_of(request: kv_pb2.TxnRequest) -> commands.Transaction:
+def parse_txn(request: kv_pb2.TxnRequest) -> commands.Transaction:
     """Return the command of a request."""
     for operations in (request.then, request.otherwise):
         if len(operations) > TRANSACTION_OPERATIONS_MAX:
             what, most = "the number of operations", TRANSACTION_OPERATIONS_MAX
             raise error_of_bounds(Reason.LIMIT_INVALID, what, len(operations), most, 0)
     return commands.Transaction(
-        conditions_of(request.conditions),
-        tuple(map(_nested_of, request.then)),
-        tuple(map(_nested_of, request.otherwise)),
+        parse_conditions(request.conditions),
+        tuple(map(_parse_nested, request.then)),
+        tuple(map(_parse_nested, request.otherwise)),
     )
 
 
@@ -443,17 +443,17 @@ def _by_routing_key(requests: Sequence[Any]) -> Sequence[Sequence[bytes]]:
     return [(request.routing_key,) for request in requests]
 
 
-def _write(response: Any, command_of: Any, names: Any = _by_key, answer: Any = None) -> Any:
+def _write(response: Any, parse_command: Any, names: Any = _by_key, answer: Any = None) -> Any:
     """Return the write of one entry."""
 
     def make(_state: Any, request: Any, namespace: str, session: SessionRef | None) -> Draft:
-        return checked(command_of(request), namespace, session)
+        return checked(parse_command(request), namespace, session)
 
     return Write(response, names, one_entry_each(make), answer, nouns="keys")
 
 
-def _grant_of(request: kv_pb2.GrantLeaseRequest) -> commands.LeaseGrant:
-    return commands.LeaseGrant(ttl_ns_of(request.ttl_ms))
+def _parse_grant(request: kv_pb2.GrantLeaseRequest) -> commands.LeaseGrant:
+    return commands.LeaseGrant(parse_ttl_ns(request.ttl_ms))
 
 
 PUT: Write[kv_pb2.PutRequest, kv_pb2.PutResponse]
@@ -467,26 +467,26 @@ BATCH_PUT = Write(
     by_shard=lambda _: True,
 )
 DELETE: Write[kv_pb2.DeleteRequest, kv_pb2.DeleteResponse]
-DELETE = _write(kv_pb2.DeleteResponse, delete_of, answer=answer_each(_answer_delete))
+DELETE = _write(kv_pb2.DeleteResponse, parse_delete, answer=answer_each(_answer_delete))
 TOUCH: Write[kv_pb2.TouchRequest, kv_pb2.TouchResponse]
 TOUCH = _write(
     kv_pb2.TouchResponse,
-    lambda request: replace(touch_of(request), with_version=True),
+    lambda request: replace(parse_touch(request), with_version=True),
     answer=answer_number("version"),
 )
 COUNT: Write[kv_pb2.CountRequest, kv_pb2.CountResponse]
-COUNT = _write(kv_pb2.CountResponse, count_of, answer=answer_number("number"))
+COUNT = _write(kv_pb2.CountResponse, parse_count, answer=answer_number("number"))
 APPEND: Write[kv_pb2.AppendRequest, kv_pb2.AppendResponse]
-APPEND = _write(kv_pb2.AppendResponse, append_of, answer=answer_number("size"))
+APPEND = _write(kv_pb2.AppendResponse, parse_append, answer=answer_number("size"))
 SET_JSON: Write[kv_pb2.SetJsonRequest, kv_pb2.SetJsonResponse]
-SET_JSON = _write(kv_pb2.SetJsonResponse, set_json_of)
+SET_JSON = _write(kv_pb2.SetJsonResponse, parse_set_json)
 TXN: Write[kv_pb2.TxnRequest, kv_pb2.TxnResponse]
 TXN = replace(
-    _write(kv_pb2.TxnResponse, txn_of, _by_all_keys, answer_each(_answer_txn)), returns_data=True
+    _write(kv_pb2.TxnResponse, parse_txn, _by_all_keys, answer_each(_answer_txn)), returns_data=True
 )
 GRANT_LEASE: Write[kv_pb2.GrantLeaseRequest, kv_pb2.GrantLeaseResponse]
 GRANT_LEASE = _write(
-    kv_pb2.GrantLeaseResponse, _grant_of, _by_routing_key, answer=answer_number("lease_id")
+    kv_pb2.GrantLeaseResponse, _parse_grant, _by_routing_key, answer=answer_number("lease_id")
 )
 KEEP_LEASE: Write[kv_pb2.KeepLeaseRequest, kv_pb2.KeepLeaseResponse]
 KEEP_LEASE = _write(
@@ -521,7 +521,7 @@ def _get(view: View, namespace: str) -> Look[kv_pb2.GetRequest, kv_pb2.GetRespon
 
 def _get_json(view: View, namespace: str) -> Look[kv_pb2.GetJsonRequest, kv_pb2.GetJsonResponse]:
     def look(request: kv_pb2.GetJsonRequest, answer: kv_pb2.GetJsonResponse) -> None:
-        path = path_of(request.path, is_set=False)
+        path = parse_path(request.path, is_set=False)
         item = found(view.projections.kv.get(namespace, request.key, view.as_of))
         if item is not None:
             answer.json = get_field(item.value, path)
@@ -604,7 +604,7 @@ class KvService:
     ) -> kv_pb2.BatchGetResponse:
         """Read several keys, each at the state of its shard."""
         edge, keys, options = self._edge, request.keys, read_options(request)
-        namespace = namespace_of(request.namespace)
+        namespace = parse_namespace(request.namespace)
         limit = edge.context.config.limits.message_bytes_max
         if len(keys) > SCAN_KEYS_MAX:
             what = "the number of keys"
@@ -650,8 +650,8 @@ class KvService:
     ) -> kv_pb2.DeleteRangeResponse:
         """Delete the keys of a range, in one shard or in all."""
         edge, options = self._edge, write_options(request)
-        namespace, session = namespace_of(request.namespace), session_of(options)
-        left = delete_range_of(request).limit
+        namespace, session = parse_namespace(request.namespace), parse_session(options)
+        left = parse_delete_range(request).limit
         shards = range(edge.shards)
         if request.routing_key:
             shard = edge.find_shard(request.routing_key)
@@ -660,7 +660,7 @@ class KvService:
             raise invalid_argument("SEVERAL_SHARDS", "a session is of one shard")
 
         async def part(shard: int) -> kv_pb2.DeleteRangeResponse:
-            drafts = [checked(delete_range_of(request), namespace, session)]
+            drafts = [checked(parse_delete_range(request), namespace, session)]
             written = await edge.write(shard, drafts, options, call)
             result = written.results[0]
             done = applied(result)
@@ -723,8 +723,8 @@ class KvService:
     ) -> kv_pb2.ListResponse:
         """Return a page of up to ``page_limit`` keys, of which each shard has up to ``limit``."""
         edge, options = self._edge, read_options(request)
-        namespace, keys = namespace_of(request.namespace), range_of(request.range)
-        token = _token_of(request.page_token)
+        namespace, keys = parse_namespace(request.namespace), parse_range(request.range)
+        token = _parse_token(request.page_token)
         shards = range(edge.shards)
         if request.routing_key:
             shard = edge.find_shard(request.routing_key)
@@ -795,7 +795,7 @@ def _fitting(items: list[Any]) -> int:
     return len(items)
 
 
-def _token_of(token: bytes) -> bytes | None:
+def _parse_token(token: bytes) -> bytes | None:
     if not token:
         return None
     if token[:1] != TOKEN_VERSION or not 1 < len(token) <= KEY_SIZE_MAX + 1:

@@ -15,8 +15,8 @@ from onelog.node.edge.pages import list_by_name
 from onelog.node.edge.shards import (
     Edge,
     View,
-    namespace_of,
-    session_of,
+    parse_namespace,
+    parse_session,
     write_options,
 )
 from onelog.node.public_errors import error_of_refusal
@@ -54,14 +54,14 @@ class QueueService:
     async def lease(self, request: queue_pb2.LeaseRequest, call: Call) -> queue_pb2.LeaseResponse:
         """Take messages; wait for the first, in line with others, if there is none."""
         edge, options = self._edge, write_options(request)
-        namespace, session = namespace_of(request.namespace), session_of(options)
+        namespace, session = parse_namespace(request.namespace), parse_session(options)
         shard = edge.find_shard(op.check_name(request.queue))
 
         command = await edge.bind(
             shard,
             call,
-            lambda state, _: op.lease_of(
-                state, op.queue_of(state, namespace, request.queue), request
+            lambda state, _: op.parse_lease(
+                state, op.find_queue(state, namespace, request.queue), request
             ),
         )
         now_s = edge.context.clock.now_s
@@ -76,7 +76,7 @@ class QueueService:
                     return _nothing(shard)
                 # Of the state of now: raises if the queue is gone.
                 state = edge.leading(shard).shard.projections
-                passed = op.find_passed(state, op.queue_of(state, namespace, request.queue))
+                passed = op.find_passed(state, op.find_queue(state, namespace, request.queue))
                 command = replace(command, passed=passed) if passed != command.passed else command
                 drafts = [commands.encode_command(command, namespace, session)]
                 writing = asyncio.ensure_future(edge.write(shard, drafts, options, call))
@@ -106,10 +106,10 @@ class QueueService:
         own index: whatever came later is above.
         """
         edge, options = self._edge, write_options(request)
-        namespace, session = namespace_of(request.namespace), session_of(options)
+        namespace, session = parse_namespace(request.namespace), parse_session(options)
         shard = edge.find_shard(op.check_name(request.queue))
         queue_id = await edge.bind(
-            shard, call, lambda state, _: op.queue_of(state, namespace, request.queue).id
+            shard, call, lambda state, _: op.find_queue(state, namespace, request.queue).id
         )
         command = commands.Purge(
             queue_id,
@@ -141,7 +141,7 @@ class QueueService:
         again as if it was new: it would have another bound.
         """
         edge, count = self._edge, 0
-        namespace, options = namespace_of(request.namespace), write_options(request)
+        namespace, options = parse_namespace(request.namespace), write_options(request)
         rest = queue_pb2.PurgeRequest()
         rest.CopyFrom(request)
         rest.ClearField("options")
@@ -184,7 +184,7 @@ class QueueService:
             if isinstance(names, Refused):
                 raise error_of_refusal(names)
             for name, _ in names:
-                op.fill_info(state, answer.queues.add(), op.queue_of(state, namespace, name))
+                op.fill_info(state, answer.queues.add(), op.find_queue(state, namespace, name))
             return len(names) == limit and bool(
                 state.queue.list_queues(namespace, 1, names[-1][0], prefix)
             )

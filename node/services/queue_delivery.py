@@ -36,7 +36,7 @@ from onelog.cluster.raft.member import LEADER
 from onelog.errors import FailedPrecondition, NotFound, OnelogError, Unavailable
 from onelog.node.edge.calls import Call, Elsewhere, stopping
 from onelog.node.edge.operation import applied, fill_content, run_write
-from onelog.node.edge.shards import Edge, Written, namespace_of
+from onelog.node.edge.shards import Edge, Written, parse_namespace
 from onelog.node.edge.waits import Waits
 from onelog.node.public_errors import error_of_bounds
 from onelog.node.replica.driver import ShardDriver
@@ -47,8 +47,8 @@ from onelog.node.services.queue_operations import (
     check_name,
     fill_leased,
     find_passed,
-    lease_of,
-    queue_of,
+    find_queue,
+    parse_lease,
     was_answered,
 )
 from onelog.projections.codec import U64, Ranges, SessionRef, read_prefix
@@ -447,7 +447,7 @@ class Consumers:
             )
         credit = request.credit or CREDIT_DEFAULT
         namespace, shard = (
-            namespace_of(request.namespace),
+            parse_namespace(request.namespace),
             edge.find_shard(check_name(request.queue)),
         )
         lease = queue_pb2.LeaseRequest(
@@ -458,7 +458,7 @@ class Consumers:
         command = await edge.bind(
             shard,
             own,
-            lambda state, _: lease_of(state, queue_of(state, namespace, request.queue), lease),
+            lambda state, _: parse_lease(state, find_queue(state, namespace, request.queue), lease),
         )
         held = Held(command.queue, request.consumer_id)
         self._credit(shard).open(held)
@@ -557,11 +557,13 @@ class Consumers:
             self._check(shard)
             if not is_called:
                 return answer
-            namespace = namespace_of(lease.namespace)
+            namespace = parse_namespace(lease.namespace)
             lease.count = ticket.promised
             # Of the state of now: raises if the queue is gone.
             state = edge.leading(shard).shard.projections
-            command = lease_of(state, queue_of(state, namespace, lease.queue), lease, held.consumer)
+            command = parse_lease(
+                state, find_queue(state, namespace, lease.queue), lease, held.consumer
+            )
             command = replace(command, queue=held.queue_id)  # not of one that took its place
             drafts = [encode_command(command, namespace)]
             held.writing = asyncio.ensure_future(edge.write(shard, drafts, _NO_OPTIONS, call))

@@ -10,9 +10,9 @@ beyond that is released at once, as if it had not been taken.
 
 A body that cannot be read, because its file is damaged here, is no failure of a worker: the message
 is released and named, a peek shows it without its body, and later leases pass over it until it can
-be read (``lease_of``). So a damaged message is handed to nobody, no delivery of it is counted, and
-it stays where it is: which messages are unreadable is a fact about this node's disk, and another
-leader may deliver them.
+be read (``parse_lease``). So a damaged message is handed to nobody, no delivery of it is counted,
+and it stays where it is: which messages are unreadable is a fact about this node's disk, and
+another leader may deliver them.
 """
 
 import logging
@@ -36,7 +36,7 @@ from onelog.node.edge.operation import (
     applied,
     one_entry_each,
 )
-from onelog.node.edge.shards import View, invalid, namespace_of
+from onelog.node.edge.shards import View, invalid, parse_namespace
 from onelog.node.public_errors import (
     error_of_bounds,
     error_of_reason,
@@ -135,7 +135,7 @@ def check_name(name: str) -> bytes:
     return encoded
 
 
-def queue_of(state: Projections, namespace: str, name: str) -> QueueState:
+def find_queue(state: Projections, namespace: str, name: str) -> QueueState:
     """Return the queue that a request names."""
     queue = state.queue.get_queue(namespace, name)
     if isinstance(queue, QueueState):
@@ -155,7 +155,7 @@ def check_count(count: int) -> int:
     return count
 
 
-def visibility_ns_of(visibility_ms: int) -> int:
+def parse_visibility_ns(visibility_ms: int) -> int:
     """Return the length of a lease; 0: as the queue says."""
     visibility_ns = visibility_ms * MS_NS
     if visibility_ns > VISIBILITY_NS_MAX:
@@ -164,26 +164,26 @@ def visibility_ns_of(visibility_ms: int) -> int:
     return visibility_ns
 
 
-def items_of(messages: Sequence[queue_pb2.Leased]) -> Items:
+def parse_items(messages: Sequence[queue_pb2.Leased]) -> Items:
     """Return which messages are settled, with their tokens."""
     check_count(len(messages))
     return tuple((each.message_id, each.token) for each in messages)
 
 
-def ids_of(message_ids: Sequence[int]) -> tuple[int, ...]:
+def parse_ids(message_ids: Sequence[int]) -> tuple[int, ...]:
     """Return which messages are meant."""
     check_count(len(message_ids))
     return tuple(message_ids)
 
 
-def priority_of(priority: int) -> int:
+def parse_priority(priority: int) -> int:
     """Return a priority that there is."""
     if priority > PRIORITY_MAX:
         raise error_of_bounds(Reason.PRIORITY_INVALID, "priority", priority, PRIORITY_MAX, 0)
     return priority
 
 
-def delay_ns_of(delay_ms: int) -> int:
+def parse_delay_ns(delay_ms: int) -> int:
     """Return a delay; absurd ones are refused."""
     delay_ns = delay_ms * MS_NS
     if delay_ns > DELAY_NS_MAX:
@@ -197,7 +197,7 @@ def delay_ns_of(delay_ms: int) -> int:
 
 def find_queue_ids(state: Projections, namespace: str, requests: Sequence[Any]) -> dict[str, int]:
     """Return the ids of the queues that requests name, by their names."""
-    return {name: queue_of(state, namespace, name).id for name in set(map(_queue_name, requests))}
+    return {name: find_queue(state, namespace, name).id for name in set(map(_queue_name, requests))}
 
 
 def _enqueue(
@@ -230,7 +230,7 @@ def _enqueue(
                 or len(body) > MESSAGE_SIZE_MAX
             ):
                 try:
-                    command = _enqueue_of(state, queue_id, message)
+                    command = _parse_enqueue(state, queue_id, message)
                 except OnelogError as error:
                     error.metadata["position"] = str(list(request.messages).index(message))
                     raise
@@ -246,7 +246,7 @@ def count_messages(requests: Sequence[Any]) -> list[int]:
     return [len(request.messages) for request in requests]
 
 
-def _enqueue_of(state: Projections, queue_id: int, message: queue_pb2.NewMessage) -> Enqueue:
+def _parse_enqueue(state: Projections, queue_id: int, message: queue_pb2.NewMessage) -> Enqueue:
     if message.delay_ms and message.at_ns:
         raise invalid("DELAY_INVALID", "both delay_ms and at_ns are given; a message has one delay")
     ahead_ns = message.at_ns - state.router.log_time_ns
@@ -255,22 +255,22 @@ def _enqueue_of(state: Projections, queue_id: int, message: queue_pb2.NewMessage
         raise error_of_bounds(Reason.DELAY_INVALID, "at_ns", message.at_ns, most, 0)
     return Enqueue(
         queue_id,
-        _body_of(message),
-        _priority_of(message),
-        delay_ns_of(message.delay_ms) or None,
+        _parse_body(message),
+        _parse_priority(message),
+        parse_delay_ns(message.delay_ms) or None,
         message.at_ns or None,
-        _ttl_ns_of(message),
-        _key_of("dedup_id", message.dedup_id),
-        _key_of("group", message.group),
-        _key_of("tenant", message.tenant),
-        _headers_of(message.headers),
+        _parse_ttl_ns(message),
+        _parse_key("dedup_id", message.dedup_id),
+        _parse_key("group", message.group),
+        _parse_key("tenant", message.tenant),
+        _parse_headers(message.headers),
     )
 
 
-def _schedule_of(
+def _parse_schedule(
     state: Projections, namespace: str, request: queue_pb2.CreateScheduleRequest
 ) -> ScheduleCreate:
-    queue_id = queue_of(state, namespace, request.queue).id
+    queue_id = find_queue(state, namespace, request.queue).id
     message, cron = request.message, request.cron.encode()
     if message.delay_ms or message.at_ns or message.dedup_id:
         words = "delay_ms, at_ns and dedup_id are not for the messages of schedules"
@@ -287,16 +287,16 @@ def _schedule_of(
     return ScheduleCreate(
         queue_id,
         cron,
-        _body_of(message),
-        _priority_of(message),
-        _ttl_ns_of(message),
-        _key_of("group", message.group),
-        _key_of("tenant", message.tenant),
-        _headers_of(message.headers),
+        _parse_body(message),
+        _parse_priority(message),
+        _parse_ttl_ns(message),
+        _parse_key("group", message.group),
+        _parse_key("tenant", message.tenant),
+        _parse_headers(message.headers),
     )
 
 
-def _body_of(message: queue_pb2.NewMessage) -> bytes:
+def _parse_body(message: queue_pb2.NewMessage) -> bytes:
     if len(message.body) > MESSAGE_SIZE_MAX:
         what = "the size of a body"
         raise error_of_bounds(
@@ -305,11 +305,11 @@ def _body_of(message: queue_pb2.NewMessage) -> bytes:
     return message.body
 
 
-def _priority_of(message: queue_pb2.NewMessage) -> int:
-    return priority_of(message.priority) if message.HasField("priority") else PRIORITY_DEFAULT
+def _parse_priority(message: queue_pb2.NewMessage) -> int:
+    return parse_priority(message.priority) if message.HasField("priority") else PRIORITY_DEFAULT
 
 
-def _ttl_ns_of(message: queue_pb2.NewMessage) -> int | None:
+def _parse_ttl_ns(message: queue_pb2.NewMessage) -> int | None:
     ttl_ns = message.ttl_ms * MS_NS
     if ttl_ns > TTL_NS_MAX:
         most = TTL_NS_MAX // MS_NS
@@ -317,14 +317,14 @@ def _ttl_ns_of(message: queue_pb2.NewMessage) -> int | None:
     return ttl_ns or None
 
 
-def _key_of(name: str, key: bytes) -> bytes:
+def _parse_key(name: str, key: bytes) -> bytes:
     if len(key) > MESSAGE_KEY_SIZE_MAX:
         what = f"the size of {name}"
         raise error_of_bounds(Reason.MESSAGE_KEY_INVALID, what, len(key), MESSAGE_KEY_SIZE_MAX)
     return key
 
 
-def _headers_of(headers: Sequence[queue_pb2.Header]) -> Headers:
+def _parse_headers(headers: Sequence[queue_pb2.Header]) -> Headers:
     if len(headers) > HEADERS_MAX:
         raise invalid("HEADER_INVALID", f"{len(headers)} headers, limit {HEADERS_MAX}")
     found = []
@@ -348,7 +348,7 @@ def _words_of_header(name: bytes) -> str:
 # Leases
 
 
-def lease_of(
+def parse_lease(
     state: Projections,
     queue: QueueState,
     request: queue_pb2.LeaseRequest,
@@ -360,7 +360,10 @@ def lease_of(
     """
     if request.wait_ms > WAIT_MS_MAX:
         raise invalid("WAIT_INVALID", f"wait_ms is {request.wait_ms}; allowed: 0 to {WAIT_MS_MAX}")
-    count, visibility_ns = check_count(request.count or 1), visibility_ns_of(request.visibility_ms)
+    count, visibility_ns = (
+        check_count(request.count or 1),
+        parse_visibility_ns(request.visibility_ms),
+    )
     return commands.Lease(queue.id, count, visibility_ns, consumer, find_passed(state, queue))
 
 
@@ -399,29 +402,29 @@ def _ack(
             one = messages[0]
             body = pack(queue_id, is_strict, 1, one.message_id, one.token)
         else:
-            body = encode_body(commands.Ack(queue_id, items_of(messages), is_strict))
+            body = encode_body(commands.Ack(queue_id, parse_items(messages), is_strict))
         add(new(Draft, (TYPE_ACK, next(prefixes) + body, 0)))
     return drafts
 
 
-def nack_of(queue_id: int, request: queue_pb2.NackRequest) -> commands.Nack:
+def parse_nack(queue_id: int, request: queue_pb2.NackRequest) -> commands.Nack:
     """Return the command of a request."""
     failure = request.reason.encode()
     if len(failure) > FAILURE_SIZE_MAX:
         what = "the size of reason"
         raise error_of_bounds(Reason.FAILURE_TOO_LARGE, what, len(failure), FAILURE_SIZE_MAX, 0)
-    delay_ns = delay_ns_of(request.delay_ms) if request.HasField("delay_ms") else None
-    return commands.Nack(queue_id, items_of(request.messages), delay_ns, failure, request.strict)
+    delay_ns = parse_delay_ns(request.delay_ms) if request.HasField("delay_ms") else None
+    return commands.Nack(queue_id, parse_items(request.messages), delay_ns, failure, request.strict)
 
 
 # Queues
 
 
-def config_of(state: Projections, namespace: str, config: queue_pb2.QueueConfig) -> QueueConfig:
+def parse_config(state: Projections, namespace: str, config: queue_pb2.QueueConfig) -> QueueConfig:
     """Return settings as the log has them."""
     found = QueueConfig(
         config.max_deliveries,
-        _dead_queue_of(state, namespace, config),
+        _find_dead_queue(state, namespace, config),
         config.visibility_ms * MS_NS or VISIBILITY_NS_DEFAULT,
         config.ageing_ms * MS_NS,
         config.ttl_ms * MS_NS,
@@ -429,7 +432,7 @@ def config_of(state: Projections, namespace: str, config: queue_pb2.QueueConfig)
         config.dedup_max if config.HasField("dedup_max") else DEDUP_ENTRIES_DEFAULT,
         config.messages_max,
         tuple(each * MS_NS for each in config.backoff_ms),
-        _weights_of(config),
+        _parse_weights(config),
     )
     wrong = found.invalid()
     if wrong is not None:
@@ -437,7 +440,7 @@ def config_of(state: Projections, namespace: str, config: queue_pb2.QueueConfig)
     return found
 
 
-def _weights_of(config: queue_pb2.QueueConfig) -> tuple[tuple[bytes, int], ...]:
+def _parse_weights(config: queue_pb2.QueueConfig) -> tuple[tuple[bytes, int], ...]:
     """Return the weights of tenants that are not 1, in the order of names."""
     weights = sorted((each.tenant, each.weight) for each in config.tenant_weights)
     for (before, _), (after, _) in pairwise(weights):
@@ -447,7 +450,7 @@ def _weights_of(config: queue_pb2.QueueConfig) -> tuple[tuple[bytes, int], ...]:
     return tuple(each for each in weights if each[1] != 1)
 
 
-def _dead_queue_of(state: Projections, namespace: str, config: queue_pb2.QueueConfig) -> int:
+def _find_dead_queue(state: Projections, namespace: str, config: queue_pb2.QueueConfig) -> int:
     name = config.dead_letter_queue
     if not name and not config.max_deliveries:
         return 0
@@ -460,15 +463,15 @@ def _dead_queue_of(state: Projections, namespace: str, config: queue_pb2.QueueCo
     return queue.id
 
 
-def redrive_of(
+def parse_redrive(
     state: Projections, namespace: str, request: queue_pb2.RedriveRequest
 ) -> commands.Redrive:
     """Return the command of a request."""
-    failure = _failure_of(request)
+    failure = _parse_failure(request)
     target = request.target_queue
     return commands.Redrive(
-        queue_of(state, namespace, request.queue).id,
-        queue_of(state, namespace, target).id if target else 0,
+        find_queue(state, namespace, request.queue).id,
+        find_queue(state, namespace, target).id if target else 0,
         request.first_id,
         request.last_id,
         request.failed_from_ns,
@@ -479,7 +482,7 @@ def redrive_of(
     )
 
 
-def _failure_of(request: queue_pb2.RedriveRequest | queue_pb2.PeekRequest) -> bytes:
+def _parse_failure(request: queue_pb2.RedriveRequest | queue_pb2.PeekRequest) -> bytes:
     """Return the text that the failure reasons of dead letters have to contain."""
     failure = request.failure_contains.encode()
     if len(failure) > MESSAGE_KEY_SIZE_MAX:
@@ -508,7 +511,7 @@ def fill_leased(
     leased: Leased,
 ) -> Sequence[int]:
     """Show what a lease got; return the entries that hold the bodies."""
-    queue = state.queue.get_queue(namespace_of(request.namespace), request.queue)
+    queue = state.queue.get_queue(parse_namespace(request.namespace), request.queue)
     add, token, deadline_ns = answer.messages.add, leased.token, leased.deadline_ns
     indexes = []
     for each in leased.messages:
@@ -589,7 +592,7 @@ def fill_rows(
     if is_peek:
         answer.next_id = cut[0].message_id
         return ()
-    namespace = namespace_of(request.namespace)
+    namespace = parse_namespace(request.namespace)
     items = tuple((message.message_id, message.token) for message in (*unreadable, *cut))
     if unreadable:
         ids = [message.message_id for message in unreadable]
@@ -747,11 +750,13 @@ def _answer_redrive(
 CommandOf = Callable[[Projections, str, Any], Command]
 
 
-def _write(response: Any, command_of: CommandOf, names: Any = _by_queue, answer: Any = None) -> Any:
+def _write(
+    response: Any, parse_command: CommandOf, names: Any = _by_queue, answer: Any = None
+) -> Any:
     """Return the write of one entry, whose command needs the state for the ids of queues."""
 
     def make(state: Projections, request: Any, namespace: str, session: SessionRef | None) -> Draft:
-        return encode_command(command_of(state, namespace, request), namespace, session)
+        return encode_command(parse_command(state, namespace, request), namespace, session)
 
     return Write(response, names, one_entry_each(make), answer, needs_state=True, nouns="queues")
 
@@ -759,34 +764,34 @@ def _write(response: Any, command_of: CommandOf, names: Any = _by_queue, answer:
 def _of_queue(make: Callable[[int, Any], Command]) -> CommandOf:
     """Return how a request becomes a command that needs of the state the id of its queue alone."""
 
-    def command_of(state: Projections, namespace: str, request: Any) -> Command:
-        return make(queue_of(state, namespace, request.queue).id, request)
+    def parse_command(state: Projections, namespace: str, request: Any) -> Command:
+        return make(find_queue(state, namespace, request.queue).id, request)
 
-    return command_of
+    return parse_command
 
 
 _dead_queue = attrgetter("config.dead_letter_queue")
 
 
-def _create_of(
+def _parse_create(
     state: Projections, namespace: str, request: queue_pb2.CreateQueueRequest
 ) -> commands.QueueCreate:
-    config = config_of(state, namespace, request.config)
+    config = parse_config(state, namespace, request.config)
     return commands.QueueCreate(request.queue, config)
 
 
-def _configure_of(
+def _parse_configure(
     state: Projections, namespace: str, request: queue_pb2.ConfigureQueueRequest
 ) -> commands.QueueConfigure:
-    config = config_of(state, namespace, request.config)
-    queue = queue_of(state, namespace, request.queue)
+    config = parse_config(state, namespace, request.config)
+    queue = find_queue(state, namespace, request.queue)
     if config.dead_queue == queue.id:
         words = f"{queue.name!r} cannot take its own dead letters; name another queue"
         raise InvalidArgument(words, reason="DEAD_QUEUE_INVALID", metadata={"queue": queue.name})
     return commands.QueueConfigure(queue.id, config)
 
 
-def _pause_of(queue: int, request: queue_pb2.PauseQueueRequest) -> Command:
+def _parse_pause(queue: int, request: queue_pb2.PauseQueueRequest) -> Command:
     return commands.QueuePause(queue) if request.paused else commands.QueueResume(queue)
 
 
@@ -797,20 +802,20 @@ def _is_nothing_ready(
     session: SessionRef | None,
 ) -> bool:
     """Whether a lease would get nothing, and is not the repetition of one that did."""
-    queue = queue_of(state, namespace, request.queue)
+    queue = find_queue(state, namespace, request.queue)
     # Refuses what is wrong, though nothing is written.
-    command = _pipelined_lease_of(state, namespace, request)
+    command = _parse_pipelined_lease(state, namespace, request)
     if session is not None and was_answered(state, session):
         return False
     return queue.is_paused or queue.next_ready(command.passed) is None
 
 
-def _pipelined_lease_of(
+def _parse_pipelined_lease(
     state: Projections, namespace: str, request: queue_pb2.LeaseRequest
 ) -> commands.Lease:
     if request.wait_ms:
         raise invalid("WAIT_INVALID", "a long poll is a call of its own: others would wait for it")
-    return lease_of(state, queue_of(state, namespace, request.queue), request)
+    return parse_lease(state, find_queue(state, namespace, request.queue), request)
 
 
 _Settle = Write[Any, queue_pb2.SettleResponse]
@@ -823,18 +828,21 @@ def _settle(make: Callable[[int, Any], Command]) -> _Settle:
 
 CREATE_QUEUE: Write[queue_pb2.CreateQueueRequest, queue_pb2.CreateQueueResponse]
 CREATE_QUEUE = _write(
-    queue_pb2.CreateQueueResponse, _create_of, _by_queue_and(_dead_queue), answer_number("queue_id")
+    queue_pb2.CreateQueueResponse,
+    _parse_create,
+    _by_queue_and(_dead_queue),
+    answer_number("queue_id"),
 )
 CONFIGURE_QUEUE: Write[queue_pb2.ConfigureQueueRequest, queue_pb2.ConfigureQueueResponse]
 CONFIGURE_QUEUE = _write(
-    queue_pb2.ConfigureQueueResponse, _configure_of, _by_queue_and(_dead_queue)
+    queue_pb2.ConfigureQueueResponse, _parse_configure, _by_queue_and(_dead_queue)
 )
 DELETE_QUEUE: Write[queue_pb2.DeleteQueueRequest, queue_pb2.DeleteQueueResponse]
 DELETE_QUEUE = _write(
     queue_pb2.DeleteQueueResponse, _of_queue(lambda queue, _: commands.QueueDelete(queue))
 )
 PAUSE_QUEUE: Write[queue_pb2.PauseQueueRequest, queue_pb2.PauseQueueResponse]
-PAUSE_QUEUE = _write(queue_pb2.PauseQueueResponse, _of_queue(_pause_of))
+PAUSE_QUEUE = _write(queue_pb2.PauseQueueResponse, _of_queue(_parse_pause))
 ENQUEUE: Write[queue_pb2.EnqueueRequest, queue_pb2.EnqueueResponse]
 ENQUEUE = Write(
     queue_pb2.EnqueueResponse,
@@ -847,36 +855,36 @@ ENQUEUE = Write(
 )
 LEASE: Write[queue_pb2.LeaseRequest, queue_pb2.LeaseResponse]
 LEASE = replace(
-    _write(queue_pb2.LeaseResponse, _pipelined_lease_of, answer=_answer_lease),
+    _write(queue_pb2.LeaseResponse, _parse_pipelined_lease, answer=_answer_lease),
     content=Content(fill_rows, find_lease_wait_s),
     returns_data=True,
     is_idle=_is_nothing_ready,
 )
 ACK: _Settle = Write(queue_pb2.SettleResponse, _by_queue, _ack, _answer_settle, needs_state=True)
-NACK = _settle(nack_of)
+NACK = _settle(parse_nack)
 EXTEND = _settle(
     lambda queue, request: commands.Extend(
         queue,
-        items_of(request.messages),
-        visibility_ns_of(request.visibility_ms),
+        parse_items(request.messages),
+        parse_visibility_ns(request.visibility_ms),
         request.strict,
     )
 )
 RELEASE = _settle(
-    lambda queue, request: commands.Release(queue, items_of(request.messages), request.strict)
+    lambda queue, request: commands.Release(queue, parse_items(request.messages), request.strict)
 )
 CANCEL = _settle(
-    lambda queue, request: commands.Cancel(queue, ids_of(request.message_ids), request.strict)
+    lambda queue, request: commands.Cancel(queue, parse_ids(request.message_ids), request.strict)
 )
 PRIORITISE = _settle(
     lambda queue, request: commands.Prioritise(
-        queue, ids_of(request.message_ids), priority_of(request.priority), request.strict
+        queue, parse_ids(request.message_ids), parse_priority(request.priority), request.strict
     )
 )
 REDRIVE: Write[queue_pb2.RedriveRequest, queue_pb2.RedriveResponse]
 REDRIVE = _write(
     queue_pb2.RedriveResponse,
-    redrive_of,
+    parse_redrive,
     _by_queue_and(attrgetter("target_queue")),
     answer_each(_answer_redrive),
 )
@@ -887,7 +895,7 @@ CANCEL_REDRIVE = _write(
 )
 CREATE_SCHEDULE: Write[queue_pb2.CreateScheduleRequest, queue_pb2.CreateScheduleResponse]
 CREATE_SCHEDULE = _write(
-    queue_pb2.CreateScheduleResponse, _schedule_of, answer=answer_number("schedule_id")
+    queue_pb2.CreateScheduleResponse, _parse_schedule, answer=answer_number("schedule_id")
 )
 DELETE_SCHEDULE: Write[queue_pb2.DeleteScheduleRequest, queue_pb2.DeleteScheduleResponse]
 DELETE_SCHEDULE = _write(
@@ -905,7 +913,7 @@ def _get_queue(
     state = view.projections
 
     def look(request: queue_pb2.GetQueueRequest, answer: queue_pb2.GetQueueResponse) -> None:
-        fill_info(state, answer.queue, queue_of(state, namespace, request.queue))
+        fill_info(state, answer.queue, find_queue(state, namespace, request.queue))
 
     return look
 
@@ -951,8 +959,8 @@ def _peek(view: View, namespace: str) -> Look[queue_pb2.PeekRequest, queue_pb2.P
         limit = request.limit or PEEK_LIMIT_DEFAULT
         if limit > PEEK_MESSAGES_MAX:
             raise error_of_bounds(Reason.LIMIT_INVALID, "limit", limit, PEEK_MESSAGES_MAX)
-        failure = _failure_of(request)
-        queue = queue_of(state, namespace, request.queue)
+        failure = _parse_failure(request)
+        queue = find_queue(state, namespace, request.queue)
         peeked = state.queue.peek(
             namespace,
             queue.id,
@@ -976,7 +984,7 @@ def _list_redrives(
     def look(
         request: queue_pb2.ListRedrivesRequest, answer: queue_pb2.ListRedrivesResponse
     ) -> None:
-        queue = queue_of(state, namespace, request.queue)
+        queue = find_queue(state, namespace, request.queue)
         for redrive, remaining, is_partial in state.queue.list_redrives(queue):
             target = state.queue.queue_by_id(redrive.target)
             answer.redrives.add(
@@ -1007,7 +1015,7 @@ def _list_schedules(
     def look(
         request: queue_pb2.ListSchedulesRequest, answer: queue_pb2.ListSchedulesResponse
     ) -> None:
-        schedules = queue_of(view.projections, namespace, request.queue).schedules
+        schedules = find_queue(view.projections, namespace, request.queue).schedules
         for schedule_id in sorted(schedules):
             schedule = schedules[schedule_id]
             answer.schedules.add(

@@ -25,13 +25,13 @@ from onelog.node.edge.shards import (
     View,
     fill_log_read,
     invalid,
-    namespace_of,
+    parse_namespace,
     read_options,
 )
 from onelog.node.public_errors import error_of_bounds
 from onelog.node.services import stream_operations as op
 from onelog.node.services.stream_groups import Fetches, parse_wait_s
-from onelog.node.services.stream_operations import check_stream, fill_stream, limit_of
+from onelog.node.services.stream_operations import check_stream, fill_stream, parse_limit
 from onelog.node.services.stream_tail import Tails
 from onelog.node.services.stream_trims import Trims
 from onelog.projections.limits import U64_MAX
@@ -96,8 +96,8 @@ class StreamService:
     ) -> stream_pb2.ReadRecordsResponse:
         """Read a page of records; wait for the first, if that is wanted."""
         edge, clock = self._edge, self._edge.context.clock
-        namespace, name = namespace_of(request.namespace), check_stream(request.stream)
-        limit = limit_of(request.limit, READ_DEFAULT, READ_RECORDS_MAX)
+        namespace, name = parse_namespace(request.namespace), check_stream(request.stream)
+        limit = parse_limit(request.limit, READ_DEFAULT, READ_RECORDS_MAX)
         wanted, wait_s = parse_filter(request.filter), parse_wait_s(request.wait_ms)
         if request.from_offset and request.from_ns:
             raise invalid("START_INVALID", "both from_offset and from_ns are given; begin at one")
@@ -191,5 +191,5 @@ class StreamService:
         name = check_stream(request.stream)
         shard = self._edge.find_shard(name.encode())
         await self._edge.read(shard, _PRESENT, call)
-        driver, namespace = self._edge.leading(shard), namespace_of(request.namespace)
+        driver, namespace = self._edge.leading(shard), parse_namespace(request.namespace)
         return await offset_at_time(self._edge, driver, namespace, name, timestamp_ns)

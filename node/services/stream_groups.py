@@ -34,17 +34,17 @@ from onelog.node.edge.shards import (
     Edge,
     Written,
     fill_log_read,
-    namespace_of,
-    session_of,
+    parse_namespace,
+    parse_session,
     write_options,
 )
 from onelog.node.public_errors import error_of_bounds, error_of_reason, error_of_refusal
 from onelog.node.replica.driver import ShardDriver, own_task
 from onelog.node.services.stream_operations import (
     encode_checked,
-    limit_of,
-    names_of,
-    ns_of,
+    parse_limit,
+    parse_names,
+    parse_ns,
 )
 from onelog.projections.codec import Ranges, SessionRef, bound_ranges, read_prefix
 from onelog.projections.limits import U64_MAX
@@ -131,7 +131,7 @@ class Fetches:
     ) -> stream_pb2.FetchRecordsResponse:
         """Return the next records for a member."""
         wait_s = parse_wait_s(request.wait_ms)
-        asked = self._asked(request, limit_of(request.limit, FETCH_DEFAULT, OFFSETS_MAX))
+        asked = self._asked(request, parse_limit(request.limit, FETCH_DEFAULT, OFFSETS_MAX))
         answer = stream_pb2.FetchRecordsResponse()
         # Certain that this state knows of everything that was acknowledged.
         await self._edge.read(asked.shard, _PRESENT, call)
@@ -162,24 +162,24 @@ class Fetches:
         self, request: stream_pb2.ClaimRecordsRequest, call: Call
     ) -> stream_pb2.ClaimRecordsResponse:
         """Return records that a member took over from others."""
-        idle_ns = ns_of("idle_ms", request.idle_ms, Reason.TTL_INVALID)
-        asked = self._asked(request, limit_of(request.limit, FETCH_DEFAULT, OFFSETS_MAX))
+        idle_ns = parse_ns("idle_ms", request.idle_ms, Reason.TTL_INVALID)
+        asked = self._asked(request, parse_limit(request.limit, FETCH_DEFAULT, OFFSETS_MAX))
         answer = stream_pb2.ClaimRecordsResponse()
         await self._claim(asked, idle_ns, answer, call)
         return answer
 
     def _asked(self, request: Any, limit: int) -> _Asked:
         options = write_options(request)
-        stream, group = names_of(request)
+        stream, group = parse_names(request)
         return _Asked(
             self._edge.find_shard(stream.encode()),
-            namespace_of(request.namespace),
+            parse_namespace(request.namespace),
             stream,
             group,
             request.member_id,
             request.generation,
             limit,
-            session_of(options),
+            parse_session(options),
             options,
         )
 

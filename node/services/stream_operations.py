@@ -28,7 +28,7 @@ from onelog.node.edge.operation import (
     applied,
     one_entry_each,
 )
-from onelog.node.edge.shards import View, invalid, namespace_of
+from onelog.node.edge.shards import View, invalid, parse_namespace
 from onelog.node.public_errors import (
     error_of_bounds,
     error_of_exception,
@@ -98,19 +98,19 @@ def check_group(name: str) -> str:
     return name
 
 
-def names_of(request: Any) -> tuple[str, str]:
+def parse_names(request: Any) -> tuple[str, str]:
     """Return the names of stream and group that a request holds."""
     return check_stream(request.stream), check_group(request.group)
 
 
-def ns_of(what: str, milliseconds: int, reason: Reason, limit_ns: int = TTL_NS_MAX) -> int:
+def parse_ns(what: str, milliseconds: int, reason: Reason, limit_ns: int = TTL_NS_MAX) -> int:
     """Return a time in nanoseconds; absurd ones are refused."""
     if milliseconds * 1_000_000 > limit_ns:
         raise error_of_bounds(reason, what, milliseconds, limit_ns // 1_000_000, 0)
     return milliseconds * 1_000_000
 
 
-def partition_of(request: Any) -> int:
+def parse_partition(request: Any) -> int:
     """Return the partition that a request names, or all of them."""
     if not request.HasField("partition"):
         return PARTITION_ANY
@@ -120,14 +120,14 @@ def partition_of(request: Any) -> int:
     return int(request.partition)
 
 
-def limit_of(limit: int, default: int, limit_max: int) -> int:
+def parse_limit(limit: int, default: int, limit_max: int) -> int:
     """Return how many are wanted."""
     if limit > limit_max:
         raise error_of_bounds(Reason.LIMIT_INVALID, "limit", limit, limit_max)
     return limit or default
 
 
-def places_of(places: Sequence[stream_pb2.Place]) -> tuple[groups.PartitionOffset, ...]:
+def parse_places(places: Sequence[stream_pb2.Place]) -> tuple[groups.PartitionOffset, ...]:
     """Return the places of a request in order."""
     if not 0 < len(places) <= OFFSETS_MAX:
         what = "the number of places"
@@ -204,14 +204,14 @@ def _append(
     for request in requests:
         stream = request.stream
         plain, keyed = encode_heads(stream)
-        producers = _producers_of(request) if request.HasField("producer") else no_producers
+        producers = _parse_producers(request) if request.HasField("producer") else no_producers
         for record, producer in zip(request.records, producers, strict=False):
             value = record.value
             if len(value) > value_max:
                 what, size = "the size of a value", len(value)
                 raise error_of_bounds(Reason.VALUE_TOO_LARGE, what, size, value_max, 0)
             if producer is not None or record.tag or record.headers or record.HasField("partition"):
-                body = append_body(_append_of(stream, record, producer))
+                body = append_body(_parse_append(stream, record, producer))
                 payload = join((next(prefixes), body))
             elif record.HasField("key"):
                 key = record.key
@@ -238,7 +238,7 @@ def encode_heads(stream: str) -> tuple[bytes, bytes]:
     return b"\x00" + name, bytes((OPTION_KEY,)) + name
 
 
-def _producers_of(request: stream_pb2.AppendRecordsRequest) -> Iterator[ProducerRef]:
+def _parse_producers(request: stream_pb2.AppendRecordsRequest) -> Iterator[ProducerRef]:
     """Return the idempotent producer's reference of each record."""
     producer, record_count = request.producer, len(request.records)
     if producer.epoch > EPOCH_MAX:
@@ -261,24 +261,26 @@ def _producers_of(request: stream_pb2.AppendRecordsRequest) -> Iterator[Producer
     )
 
 
-def _append_of(stream: str, record: stream_pb2.NewRecord, producer: ProducerRef | None) -> Append:
+def _parse_append(
+    stream: str, record: stream_pb2.NewRecord, producer: ProducerRef | None
+) -> Append:
     key = record.key if record.HasField("key") else None
     if key is not None and not 0 < len(key) <= RECORD_KEY_SIZE_MAX:
         raise error_of_reason(Reason.KEY_SIZE_INVALID, len(key))
     _check_tag(record.tag)
-    partition: int | None = partition_of(record)
+    partition: int | None = parse_partition(record)
     return Append(
         stream,
         record.value,
         key,
-        tuple(_headers_of(record.headers)),
+        tuple(_parse_headers(record.headers)),
         record.tag or None,
         None if partition == PARTITION_ANY else partition,
         producer,
     )
 
 
-def _headers_of(headers: Sequence[queue_pb2.Header]) -> Iterable[tuple[str, bytes]]:
+def _parse_headers(headers: Sequence[queue_pb2.Header]) -> Iterable[tuple[str, bytes]]:
     if len(headers) > HEADERS_MAX:
         what, reason = "the number of headers", Reason.PAYLOAD_COUNT_TOO_LARGE
         raise error_of_bounds(reason, what, len(headers), HEADERS_MAX, 0)
@@ -304,7 +306,7 @@ def _answer_append(
     indexes: Sequence[int],
 ) -> None:
     entries = zip(indexes, results, strict=True)
-    namespace = namespace_of(requests[0].namespace)
+    namespace = parse_namespace(requests[0].namespace)
     streams = {
         name: state.stream.find(namespace, name) for name in set(map(_stream_name, requests))
     }
@@ -357,9 +359,9 @@ def _fill_partitions(
 # Streams
 
 
-def _retention_of(retention: stream_pb2.Retention) -> commands.Retention:
+def _parse_retention(retention: stream_pb2.Retention) -> commands.Retention:
     reason = Reason.STREAM_LIMIT_INVALID
-    age_ns = ns_of("age_ms", retention.age_ms, reason)
+    age_ns = parse_ns("age_ms", retention.age_ms, reason)
     for what in ("size_max", "count_max"):
         if (value := getattr(retention, what)) > COUNT_MAX:
             raise error_of_bounds(reason, what, value, COUNT_MAX, 0)
@@ -368,19 +370,19 @@ def _retention_of(retention: stream_pb2.Retention) -> commands.Retention:
     )
 
 
-def _create_of(request: stream_pb2.CreateStreamRequest) -> commands.Create:
+def _parse_create(request: stream_pb2.CreateStreamRequest) -> commands.Create:
     count = request.partition_count or 1
     if count > PARTITIONS_MAX:
         what, reason = "partition_count", Reason.STREAM_LIMIT_INVALID
         raise error_of_bounds(reason, what, count, PARTITIONS_MAX)
-    name, retention = check_stream(request.stream), _retention_of(request.retention)
+    name, retention = check_stream(request.stream), _parse_retention(request.retention)
     return commands.Create(name, count, retention, KeyHash.MIXED)
 
 
 # Groups
 
 
-def _config_of(request: Any) -> groups.GroupConfig:
+def _parse_config(request: Any) -> groups.GroupConfig:
     config = request.config
     most, target, reason = (
         config.max_deliveries,
@@ -435,42 +437,42 @@ def _check_tag(tag: str) -> None:
         raise invalid("TAG_INVALID", f"the tag has {size} bytes; allowed: 0 to {TAG_SIZE_MAX}")
 
 
-def _create_group_of(request: stream_pb2.CreateGroupRequest) -> groups.GroupCreate:
+def _parse_create_group(request: stream_pb2.CreateGroupRequest) -> groups.GroupCreate:
     """A time was turned into an offset before (node/services/stream.py)."""
     start = request.from_offset if request.HasField("from_offset") else U64_MAX
-    return groups.GroupCreate(*names_of(request), start, _config_of(request))
+    return groups.GroupCreate(*parse_names(request), start, _parse_config(request))
 
 
-def _join_of(request: stream_pb2.JoinGroupRequest) -> groups.GroupJoin:
+def _parse_join(request: stream_pb2.JoinGroupRequest) -> groups.GroupJoin:
     session_ms = request.session_ms or SESSION_DEFAULT_MS
     session_ns, reason = session_ms * 1_000_000, Reason.MEMBER_SESSION_INVALID
     if not SESSION_TTL_NS_MIN <= session_ns <= SESSION_TTL_NS_MAX:
         most, least = SESSION_TTL_NS_MAX // 1_000_000, SESSION_TTL_NS_MIN // 1_000_000
         raise error_of_bounds(reason, "session_ms", session_ms, most, least)
-    return groups.GroupJoin(*names_of(request), session_ns)
+    return groups.GroupJoin(*parse_names(request), session_ns)
 
 
-def _nack_of(request: stream_pb2.NackRecordsRequest) -> groups.Nack:
+def _parse_nack(request: stream_pb2.NackRecordsRequest) -> groups.Nack:
     reason = request.reason.encode()
     if len(reason) > NACK_REASON_SIZE_MAX:
         what = "the size of reason"
         raise error_of_bounds(Reason.FAILURE_TOO_LARGE, what, len(reason), NACK_REASON_SIZE_MAX, 0)
-    delay_ns = ns_of("delay_ms", request.delay_ms, Reason.TTL_INVALID)
-    places = places_of(request.places)
-    return groups.Nack(*names_of(request), request.member_id, places, delay_ns, reason)
+    delay_ns = parse_ns("delay_ms", request.delay_ms, Reason.TTL_INVALID)
+    places = parse_places(request.places)
+    return groups.Nack(*parse_names(request), request.member_id, places, delay_ns, reason)
 
 
-def _commit_of(request: stream_pb2.CommitOffsetsRequest) -> groups.GroupCommit:
+def _parse_commit(request: stream_pb2.CommitOffsetsRequest) -> groups.GroupCommit:
     member_id, generation = request.member_id, request.generation
-    places = places_of(request.places)
-    return groups.GroupCommit(*names_of(request), member_id, generation, places)
+    places = parse_places(request.places)
+    return groups.GroupCommit(*parse_names(request), member_id, generation, places)
 
 
-def _seek_of(request: stream_pb2.SeekGroupRequest) -> groups.GroupSeek:
+def _parse_seek(request: stream_pb2.SeekGroupRequest) -> groups.GroupSeek:
     """A time was turned into an offset before (node/services/stream.py)."""
     if request.WhichOneof("target") != "offset":
         raise invalid("TARGET_INVALID", "neither offset nor time_ns is given")
-    return groups.GroupSeek(*names_of(request), partition_of(request), request.offset)
+    return groups.GroupSeek(*parse_names(request), parse_partition(request), request.offset)
 
 
 def _answer_assignment(_request: Any, answer: Any, done: Applied) -> None:
@@ -504,44 +506,44 @@ def _by_both_streams(requests: Sequence[Any]) -> Sequence[Sequence[bytes]]:
 
 def _write(
     response: type[ResponseT],
-    command_of: Callable[[RequestT], commands.Command],
+    parse_command: Callable[[RequestT], commands.Command],
     answer: Any = None,
     names: Callable[[Sequence[Any]], Sequence[Sequence[bytes]]] = by_stream,
 ) -> Write[RequestT, ResponseT]:
     """Return the write of one entry."""
 
     def make(_state: Any, request: RequestT, namespace: str, session: SessionRef | None) -> Draft:
-        return encode_checked(command_of(request), namespace, session)
+        return encode_checked(parse_command(request), namespace, session)
 
     return Write(response, names, one_entry_each(make), answer, nouns="streams")
 
 
-def _configure_of(request: stream_pb2.ConfigureStreamRequest) -> commands.Configure:
-    return commands.Configure(check_stream(request.stream), _retention_of(request.retention))
+def _parse_configure(request: stream_pb2.ConfigureStreamRequest) -> commands.Configure:
+    return commands.Configure(check_stream(request.stream), _parse_retention(request.retention))
 
 
-def _delete_of(request: stream_pb2.DeleteStreamRequest) -> commands.Delete:
+def _parse_delete(request: stream_pb2.DeleteStreamRequest) -> commands.Delete:
     return commands.Delete(check_stream(request.stream))
 
 
-def _configure_group_of(request: stream_pb2.ConfigureGroupRequest) -> groups.GroupConfigure:
-    return groups.GroupConfigure(*names_of(request), _config_of(request))
+def _parse_configure_group(request: stream_pb2.ConfigureGroupRequest) -> groups.GroupConfigure:
+    return groups.GroupConfigure(*parse_names(request), _parse_config(request))
 
 
-def _delete_group_of(request: stream_pb2.DeleteGroupRequest) -> groups.GroupDelete:
-    return groups.GroupDelete(*names_of(request))
+def _parse_delete_group(request: stream_pb2.DeleteGroupRequest) -> groups.GroupDelete:
+    return groups.GroupDelete(*parse_names(request))
 
 
-def _leave_of(request: stream_pb2.LeaveGroupRequest) -> groups.GroupLeave:
-    return groups.GroupLeave(*names_of(request), request.member_id)
+def _parse_leave(request: stream_pb2.LeaveGroupRequest) -> groups.GroupLeave:
+    return groups.GroupLeave(*parse_names(request), request.member_id)
 
 
-def _heartbeat_of(request: stream_pb2.HeartbeatGroupRequest) -> groups.GroupHeartbeat:
-    return groups.GroupHeartbeat(*names_of(request), request.member_id)
+def _parse_heartbeat(request: stream_pb2.HeartbeatGroupRequest) -> groups.GroupHeartbeat:
+    return groups.GroupHeartbeat(*parse_names(request), request.member_id)
 
 
-def _ack_of(request: stream_pb2.AckRecordsRequest) -> groups.Ack:
-    return groups.Ack(*names_of(request), request.member_id, places_of(request.places))
+def _parse_ack(request: stream_pb2.AckRecordsRequest) -> groups.Ack:
+    return groups.Ack(*parse_names(request), request.member_id, parse_places(request.places))
 
 
 APPEND_RECORDS: Write[stream_pb2.AppendRecordsRequest, stream_pb2.AppendRecordsResponse]
@@ -552,23 +554,23 @@ APPEND_RECORDS = Write(
     _answer_append,
     counts=count_records,
 )
-CREATE_STREAM = _write(stream_pb2.CreateStreamResponse, _create_of, answer_number("stream_id"))
-CONFIGURE_STREAM = _write(stream_pb2.ConfigureStreamResponse, _configure_of)
-DELETE_STREAM = _write(stream_pb2.DeleteStreamResponse, _delete_of)
-CREATE_GROUP = _write(stream_pb2.CreateGroupResponse, _create_group_of, None, _by_both_streams)
+CREATE_STREAM = _write(stream_pb2.CreateStreamResponse, _parse_create, answer_number("stream_id"))
+CONFIGURE_STREAM = _write(stream_pb2.ConfigureStreamResponse, _parse_configure)
+DELETE_STREAM = _write(stream_pb2.DeleteStreamResponse, _parse_delete)
+CREATE_GROUP = _write(stream_pb2.CreateGroupResponse, _parse_create_group, None, _by_both_streams)
 CONFIGURE_GROUP = _write(
-    stream_pb2.ConfigureGroupResponse, _configure_group_of, None, _by_both_streams
+    stream_pb2.ConfigureGroupResponse, _parse_configure_group, None, _by_both_streams
 )
-DELETE_GROUP = _write(stream_pb2.DeleteGroupResponse, _delete_group_of)
-JOIN_GROUP = _write(stream_pb2.JoinGroupResponse, _join_of, answer_each(_answer_join))
-LEAVE_GROUP = _write(stream_pb2.LeaveGroupResponse, _leave_of)
+DELETE_GROUP = _write(stream_pb2.DeleteGroupResponse, _parse_delete_group)
+JOIN_GROUP = _write(stream_pb2.JoinGroupResponse, _parse_join, answer_each(_answer_join))
+LEAVE_GROUP = _write(stream_pb2.LeaveGroupResponse, _parse_leave)
 HEARTBEAT_GROUP = _write(
-    stream_pb2.HeartbeatGroupResponse, _heartbeat_of, answer_each(_answer_assignment)
+    stream_pb2.HeartbeatGroupResponse, _parse_heartbeat, answer_each(_answer_assignment)
 )
-ACK_RECORDS = _write(stream_pb2.AckRecordsResponse, _ack_of, answer_number("acked_count"))
-NACK_RECORDS = _write(stream_pb2.NackRecordsResponse, _nack_of, answer_each(_answer_nack))
-COMMIT_OFFSETS = _write(stream_pb2.CommitOffsetsResponse, _commit_of)
-SEEK_GROUP = _write(stream_pb2.SeekGroupResponse, _seek_of)
+ACK_RECORDS = _write(stream_pb2.AckRecordsResponse, _parse_ack, answer_number("acked_count"))
+NACK_RECORDS = _write(stream_pb2.NackRecordsResponse, _parse_nack, answer_each(_answer_nack))
+COMMIT_OFFSETS = _write(stream_pb2.CommitOffsetsResponse, _parse_commit)
+SEEK_GROUP = _write(stream_pb2.SeekGroupResponse, _parse_seek)
 
 
 # Descriptions
@@ -621,7 +623,7 @@ def _get_group(
     reads = view.projections.stream
 
     def look(request: stream_pb2.GetGroupRequest, answer: stream_pb2.GetGroupResponse) -> None:
-        fill_group(answer, found(reads.describe_group(namespace, *names_of(request))))
+        fill_group(answer, found(reads.describe_group(namespace, *parse_names(request))))
 
     return look
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from onelog.node.edge.calls import LEADER_WAIT_S, Call
 from onelog.node.edge.messages import fill_record, found, offset_at_time, parse_filter, read_page
-from onelog.node.edge.shards import Edge, invalid, namespace_of
+from onelog.node.edge.shards import Edge, invalid, parse_namespace
 from onelog.node.edge.waits import Wake
 from onelog.node.public_errors import error_of_bounds, error_of_reason
-from onelog.node.services.stream_operations import check_stream, partition_of
+from onelog.node.services.stream_operations import check_stream, parse_partition
 from onelog.node.watch.events import DELETED, StreamEvent
 from onelog.node.watch.feeds import (
     PAGE_BYTES_MAX,
@@ -198,7 +198,7 @@ class Tails:
         return Follower(self._edge, begin, RecordPage, PROGRESS_DEFAULT_MS / 1000)
 
     async def _begin(self, request: stream_pb2.TailRequest, call: Call, follower: Follower) -> None:
-        edge, namespace = self._edge, namespace_of(request.namespace)
+        edge, namespace = self._edge, parse_namespace(request.namespace)
         wanted = parse_filter(request.filter)
         by_shard = self._by_shard(request.streams)
         positions = {edge.check_shard(each.shard): each for each in request.cursor.positions}
@@ -222,7 +222,7 @@ class Tails:
             raise error_of_bounds(Reason.LIMIT_INVALID, what, len(streams), STREAMS_MAX)
         by_shard: dict[int, list[stream_pb2.TailStart]] = {}
         for each in streams:
-            partition_of(each)
+            parse_partition(each)
             if each.HasField("from_offset") and each.from_ns:
                 raise invalid(
                     "START_INVALID", "both from_offset and from_ns are given; begin at one"
@@ -263,7 +263,7 @@ class Tails:
                 )
             else:
                 first = each.from_offset if each.HasField("from_offset") else new_after + 1
-            starts.setdefault(each.stream, {})[partition_of(each)] = first
+            starts.setdefault(each.stream, {})[parse_partition(each)] = first
         records = Records(namespace, starts, wanted)
         projections = source.driver.shard.projections
         if position is not None:

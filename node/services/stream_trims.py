@@ -18,13 +18,13 @@ from typing import NamedTuple
 from onelog.node.edge.calls import Call
 from onelog.node.edge.messages import found, read_current
 from onelog.node.edge.operation import applied, fill_header
-from onelog.node.edge.shards import Edge, invalid, namespace_of, session_of, write_options
+from onelog.node.edge.shards import Edge, invalid, parse_namespace, parse_session, write_options
 from onelog.node.public_errors import error_of_bounds, error_of_reason
 from onelog.node.services.stream_operations import (
     check_stream,
     encode_checked,
     fill_partition,
-    partition_of,
+    parse_partition,
 )
 from onelog.projections.codec import read_prefix
 from onelog.projections.limits import TTL_NS_MAX, U64_MAX
@@ -58,12 +58,12 @@ class Trims:
     async def trim(self, request: stream_pb2.TrimRequest, call: Call) -> stream_pb2.TrimResponse:
         """Remove records from the start of partitions, and say what is left."""
         edge, options = self._edge, write_options(request)
-        namespace, name = namespace_of(request.namespace), check_stream(request.stream)
-        bound, number = _parse_bound(request), partition_of(request)
+        namespace, name = parse_namespace(request.namespace), check_stream(request.stream)
+        bound, number = _parse_bound(request), parse_partition(request)
         shard = edge.find_shard(name.encode())
         # Certain that this state knows of everything that was acknowledged.
         await edge.read(shard, _PRESENT, call)
-        session = session_of(options)
+        session = parse_session(options)
         driver = edge.leading(shard)
         answer = stream_pb2.TrimResponse()
         answer.header.shard = shard

@@ -32,8 +32,8 @@ from onelog.node.edge.shards import (
     Edge,
     View,
     invalid,
-    namespace_of,
-    session_of,
+    parse_namespace,
+    parse_session,
     write_options,
 )
 from onelog.node.public_errors import (
@@ -183,14 +183,14 @@ def _by_both_measurements(
 
 def _write(
     response: Any,
-    command_of: Any,
+    parse_command: Any,
     names: Any = by_measurement,
     error_of: Callable[[Refused], OnelogError] = error_of_refusal,
 ) -> Any:
     """Return the write of one entry."""
 
     def make(_state: Any, request: Any, namespace: str, session: SessionRef | None) -> Draft:
-        command: Command = command_of(request)
+        command: Command = parse_command(request)
         return checked(encode_command(command, namespace, session))
 
     return Write(response, names, one_entry_each(make), error_of=error_of, nouns="measurements")
@@ -452,18 +452,18 @@ class TimeSeriesService:
         return answer
 
     async def _until_done(
-        self, request: Any, call: Call, answer: Any, command_of: Callable[[int], Command]
+        self, request: Any, call: Call, answer: Any, parse_command: Callable[[int], Command]
     ) -> int:
         """Propose commands until one says that nothing is left; return the number of series.
 
-        ``command_of`` is given where the last one stopped.
+        ``parse_command`` is given where the last one stopped.
         """
         edge, options = self._edge, write_options(request)
         shard = edge.find_shard(check_name(request.measurement).encode())
-        namespace, session = namespace_of(request.namespace), session_of(options)
+        namespace, session = parse_namespace(request.namespace), parse_session(options)
         count = after = 0
         while True:
-            draft = encode_command(command_of(after), namespace, session)
+            draft = encode_command(parse_command(after), namespace, session)
             written = await edge.write(shard, [checked(draft)], options, call)
             result = written.results[0]
             try:
@@ -489,16 +489,16 @@ class TimeSeriesService:
         """List measurements by name, a page of them."""
 
         def look(view: View, namespace: str, after: str, limit: int, answer: Any) -> bool:
-            room = view.projections.series.rooms.get(namespace)
-            if room is None:
+            space = view.projections.series.spaces.get(namespace)
+            if space is None:
                 raise error_of_reason(Reason.NAMESPACE_UNKNOWN)
             prefix = request.prefix
             names = nsmallest(
                 limit + 1,
-                (each for each in room.measurements if each > after and each.startswith(prefix)),
+                (each for each in space.measurements if each > after and each.startswith(prefix)),
             )
             for name in names[:limit]:
-                info = describe_measurement(room.measurements[name])
+                info = describe_measurement(space.measurements[name])
                 fill_measurement(answer.measurements.add(), namespace, info)
             return len(names) > limit
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from onelog.errors import OnelogError
 from onelog.node.edge.operation import Write, applied, fill_answers, result_field
-from onelog.node.edge.shards import invalid, namespace_of
+from onelog.node.edge.shards import invalid, parse_namespace
 from onelog.node.public_errors import error_of_bounds, error_of_refusal
 from onelog.node.services import kv
 from onelog.node.services import queue_operations as queue
@@ -88,11 +88,11 @@ class Batch:
 
 def prepare(request: pipeline_pb2.TransactRequest) -> Batch:
     """Look through a request; refuses what cannot be a batch."""
-    namespace, operations = namespace_of(request.namespace), request.operations
+    namespace, operations = parse_namespace(request.namespace), request.operations
     if not 0 < len(operations) <= BATCH_ENTRIES_MAX:
         what = "the number of operations"
         raise error_of_bounds(Reason.LIMIT_INVALID, what, len(operations), BATCH_ENTRIES_MAX)
-    conditions = kv.conditions_of(request.conditions)
+    conditions = kv.parse_conditions(request.conditions)
     names = [condition.key for condition in request.conditions]
     parts = []
     width = position = 0
@@ -215,7 +215,7 @@ def _answer_batch(
             index += part.entry_count
 
 
-def _error_of(refused: Refused) -> OnelogError:
+def _to_error(refused: Refused) -> OnelogError:
     """Return why a batch was refused: one that has conditions counts them."""
     error = error_of_refusal(refused)
     if refused.reason is Reason.CONDITION_FAILED:
@@ -232,7 +232,7 @@ TRANSACT: Write[Batch, pipeline_pb2.TransactResponse] = Write(
     needs_state=True,
     counts=lambda batches: [1 + batch.entry_count for batch in batches],
     is_refused_by=lambda _: True,
-    error_of=_error_of,
+    error_of=_to_error,
     takes_one_sequence=True,
     prepare=prepare,
     returns_data=True,

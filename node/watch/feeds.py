@@ -16,7 +16,7 @@ from collections.abc import Sequence, Set
 from typing import Any, Protocol
 
 from onelog.errors import OutOfRange
-from onelog.node.edge.shards import Edge, invalid, namespace_of
+from onelog.node.edge.shards import Edge, invalid, parse_namespace
 from onelog.node.edge.waits import Wake
 from onelog.node.public_errors import damaged
 from onelog.node.replica.driver import ShardDriver
@@ -72,7 +72,7 @@ class Filters:
         exact: list[Wanted] = []
         prefixes: list[Wanted] = []
         for each in filters:
-            wanted = namespace_of(each.namespace), int(each.owner), each.name
+            wanted = parse_namespace(each.namespace), int(each.owner), each.name
             if wanted[1] not in log_pb2.Owner.values():
                 raise invalid("OWNER_INVALID", f"there is no owner {wanted[1]}")
             if each.name and not each.is_prefix:

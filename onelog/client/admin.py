@@ -131,7 +131,7 @@ class AsyncAdmin:
             "Admin/ReadLog",
             lambda: request,
             timeout_s=self._scope.timeout_s,
-            route=to_route(endpoint) or partial(connection.topology.endpoint_of, shard),
+            route=to_route(endpoint) or partial(connection.topology.find_endpoint, shard),
             shard=shard,
         )
         async with aclosing(answers):

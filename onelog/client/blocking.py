@@ -248,6 +248,6 @@ class Facade:
         return made
 
 
-def core_of(value: Any) -> Any:
+def unwrap(value: Any) -> Any:
     """Return the core of a blocking object; other values as they are."""
     return value._core if isinstance(value, Facade) else value

@@ -275,7 +275,7 @@ class Calls:
 
     def _endpoint(self, shard: int | None) -> str:
         topology = self._topology
-        return topology.any_endpoint() if shard is None else topology.endpoint_of(shard)
+        return topology.any_endpoint() if shard is None else topology.find_endpoint(shard)
 
     def _backoff(self) -> Backoff:
         return Backoff(self._options.backoff_first_s, self._options.backoff_max_s)

@@ -97,7 +97,7 @@ class Connection:
 
         They have no session: a session keeps results, and these have none yet when answered.
         """
-        return self._early_lanes[self.topology.shard_of(name)] if self._is_clear else None
+        return self._early_lanes[self.topology.find_shard(name)] if self._is_clear else None
 
     def read_lane(self, endpoint: str) -> ReadLane:
         """Return the lane for reads from an endpoint."""
@@ -134,11 +134,11 @@ class Connection:
         if self._is_closed:
             raise FailedPrecondition("the client is closed", reason="CLIENT_CLOSED")
 
-    async def shard_of(self, name: bytes, timeout_s: float) -> int:
+    async def find_shard(self, name: bytes, timeout_s: float) -> int:
         """Return the shard of a key or name; waits for the topology."""
         if not self._is_clear:
             await self.ready(timeout_s)
-        return self.topology.shard_of(name)
+        return self.topology.find_shard(name)
 
     async def write(
         self,
@@ -177,10 +177,10 @@ class Connection:
         """Make a unary read; ``name`` says which shard, if it is one."""
         if not self._is_clear:
             await self.ready(timeout_s)
-        shard = None if name is None else self.topology.shard_of(name)
+        shard = None if name is None else self.topology.find_shard(name)
         route: Callable[[], str] | None = None
         if is_stale and shard is not None:
-            route = partial(self.topology.replica_of, shard)
+            route = partial(self.topology.find_replica, shard)
         return await self.calls.unary(
             path, request, timeout_s=timeout_s, shard=shard, route=route, is_repeatable=True
         )
@@ -216,7 +216,7 @@ class Connection:
         """
         if not self._is_clear:
             await self.ready(timeout_s)
-        shard = self.topology.shard_of(name)
+        shard = self.topology.find_shard(name)
         if not self.options.sessions:
             return await self.calls.unary(
                 path, request, timeout_s=timeout_s, shard=shard, poll_s=poll_s

@@ -367,13 +367,13 @@ class AsyncKV:
             read.fill(request.options)
         connection, topology = self._connection, self._connection.topology
         await connection.ready(self._timeout_s)
-        shard = topology.shard_of(request.routing_key) if request.routing_key else None
+        shard = topology.find_shard(request.routing_key) if request.routing_key else None
 
         def route() -> str:
             if shard is None:
                 return topology.any_endpoint()
             is_stale = read is not None and read.stale
-            return topology.replica_of(shard) if is_stale else topology.endpoint_of(shard)
+            return topology.find_replica(shard) if is_stale else topology.find_endpoint(shard)
 
         count = 0
         pages = connection.calls.stream(
@@ -483,9 +483,9 @@ class AsyncKV:
     def _get_soon(self, name: bytes, read: Read | None) -> Future[Any]:
         connection = self._connection
         topology = connection.topology
-        shard = topology.shard_of(name)
+        shard = topology.find_shard(name)
         is_stale = read is not None and read.stale
-        endpoint = topology.replica_of(shard) if is_stale else topology.endpoint_of(shard)
+        endpoint = topology.find_replica(shard) if is_stale else topology.find_endpoint(shard)
         payload = self._namespace, name, read
         lane = connection.read_lane(endpoint)
         return lane.call(GET, shard, payload, len(name), self._timeout_s)

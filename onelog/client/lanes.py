@@ -368,7 +368,7 @@ class WriteLane(Lane):
     def _send(self, batch: Batch) -> None:
         if batch.session is not None:
             batch.session.fill(batch.request.session, batch.sequence)
-        self._post(batch, self._connection.topology.endpoint_of(self.shard))
+        self._post(batch, self._connection.topology.find_endpoint(self.shard))
 
     def _decide(self, batch: Batch, error: OnelogError) -> OnelogError | None:
         match judge(error):
@@ -413,7 +413,7 @@ class WriteLane(Lane):
         error = OutcomeUnknown(f"{endpoint} has not answered for a while")
         if batch.session is None and batch.is_written:
             connection.calls.failed(None, endpoint, error)
-        elif connection.topology.endpoint_of(self.shard) == endpoint:
+        elif connection.topology.find_endpoint(self.shard) == endpoint:
             connection.calls.failed(self.shard, endpoint, error)
         else:
             connection.withdraw(batch)
@@ -489,7 +489,7 @@ class ReadLane(Lane):
 
     def _resend(self, batch: Batch) -> None:
         # Leaders may have changed: each read goes to the node that leads its shard now.
-        connection, find = self._connection, self._connection.topology.endpoint_of
+        connection, find = self._connection, self._connection.topology.find_endpoint
         for call in batch.calls:
             if not call.future.done():
                 connection.read_lane(find(call.target)).adopt(call, batch)
@@ -499,7 +499,7 @@ class ReadLane(Lane):
         connection, endpoint = self._connection, batch.endpoint
         error = DeadlineExceeded(f"{endpoint} has not answered for a while")
         connection.calls.failed(None, endpoint, error)
-        find = connection.topology.endpoint_of
+        find = connection.topology.find_endpoint
         if any(find(call.target) != endpoint for call in batch.calls):
             connection.withdraw(batch)
             batch.sent_s = float("inf")

@@ -27,7 +27,7 @@ class AsyncLog:
         """Describe a shard's log; ``cut_index`` covers all writes acknowledged before."""
         connection = self._connection
         await connection.ready(self._scope.timeout_s)
-        connection.topology.endpoint_of(shard)  # refuses a shard that does not exist
+        connection.topology.find_endpoint(shard)  # refuses a shard that does not exist
         answer: log_pb2.DescribeLogResponse = await connection.calls.unary(
             "Log/DescribeLog",
             log_pb2.DescribeLogRequest(shard=shard),
@@ -62,7 +62,7 @@ class AsyncLog:
         )
         connection = self._connection
         await connection.ready(self._scope.timeout_s)
-        connection.topology.endpoint_of(shard)  # refuses a shard that does not exist
+        connection.topology.find_endpoint(shard)  # refuses a shard that does not exist
         route = _Route(connection, shard, endpoint)
         while True:
             answers = connection.calls.stream(
@@ -111,7 +111,7 @@ class AsyncLog:
             "Log/ReadSnapshot",
             begin,
             timeout_s=self._scope.timeout_s,
-            route=to_route(endpoint) or partial(connection.topology.endpoint_of, shard),
+            route=to_route(endpoint) or partial(connection.topology.find_endpoint, shard),
             shard=shard,
         )
         async with aclosing(answers):
@@ -142,11 +142,11 @@ class _Route:
 
     def __call__(self) -> str:
         """Return the endpoint to ask now."""
-        self._asked = self._endpoint or self._topology.replica_of(self._shard)
+        self._asked = self._endpoint or self._topology.find_replica(self._shard)
         for _ in self._topology.replicas[self._shard]:
             if self._asked not in self._refused:
                 break
-            self._asked = self._topology.replica_of(self._shard)
+            self._asked = self._topology.find_replica(self._shard)
         return self._asked
 
     def may_ask_another(self, error: OnelogError) -> bool:

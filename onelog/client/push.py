@@ -40,7 +40,7 @@ class Pushed:
             "Queue/Consume",
             lambda: request,
             timeout_s=timeout_s,
-            route=lambda: topology.endpoint_of(shard),
+            route=lambda: topology.find_endpoint(shard),
             shard=shard,
         )
         self._messages: deque[queue_pb2.Message] = deque()

@@ -239,7 +239,7 @@ class AsyncQueue:
         except UNSENDABLE as error:
             refuse(error)
             raise
-        shard = await self._connection.shard_of(self._route, self._timeout_s)
+        shard = await self._connection.find_shard(self._route, self._timeout_s)
         connection = self._connection
         async with Pushed(
             connection.calls, connection.topology, shard, request, self._timeout_s

@@ -109,7 +109,9 @@ class AsyncTail:
         """Yield when the tail has begun, then after each page."""
         connection, names = self._connection, self._request.streams
         await connection.ready(self._scope.timeout_s)
-        shards = {each.stream: connection.topology.shard_of(each.stream.encode()) for each in names}
+        shards = {
+            each.stream: connection.topology.find_shard(each.stream.encode()) for each in names
+        }
         shard = next(iter(shards.values())) if len(set(shards.values())) == 1 else None
         self._shards = shards
 
@@ -119,7 +121,7 @@ class AsyncTail:
 
         def route() -> str:
             topology = connection.topology
-            return topology.any_endpoint() if shard is None else topology.endpoint_of(shard)
+            return topology.any_endpoint() if shard is None else topology.find_endpoint(shard)
 
         answers = connection.calls.stream(
             "Stream/Tail", request, timeout_s=self._scope.timeout_s, route=route, shard=shard

@@ -58,7 +58,7 @@ def routing_keys(names: Iterable[bytes]) -> set[bytes]:
     return found
 
 
-def shard_of(name: bytes, partition_count: int, shard_count: int) -> int:
+def find_shard(name: bytes, partition_count: int, shard_count: int) -> int:
     """Return the shard that a key or name belongs to."""
     assert partition_count > 0, partition_count
     assert shard_count > 0, shard_count
@@ -104,22 +104,22 @@ class Topology:
         """Call ``listener`` after each refresh."""
         self._listeners.append(listener)
 
-    def shard_of(self, name: bytes) -> int:
+    def find_shard(self, name: bytes) -> int:
         """Return the shard of a key or name."""
-        return shard_of(name, self.partition_count, self.shard_count)
+        return find_shard(name, self.partition_count, self.shard_count)
 
-    def endpoint_of(self, shard: int) -> str:
+    def find_endpoint(self, shard: int) -> str:
         """Return the endpoint of a shard's leader, or of any node if none is known."""
         try:
             return self.leaders[shard] or self.any_endpoint()
         except IndexError:
             raise NotFound(f"there is no shard {shard}", reason="SHARD_UNKNOWN") from None
 
-    def replica_of(self, shard: int) -> str:
+    def find_replica(self, shard: int) -> str:
         """Return a replica of a shard, another one each time."""
         replicas = self.replicas[shard]
         if not replicas:
-            return self.endpoint_of(shard)
+            return self.find_endpoint(shard)
         self._turn += 1
         return replicas[self._turn % len(replicas)]
 

@@ -125,7 +125,7 @@ def refuse(
 
 def check_arguments(method: Callable[..., Any], given: Mapping[str, Any]) -> None:
     """Raise InvalidArgument if an argument of ``method`` has a wrong type, or something in it."""
-    for name, rule in _rules_of(method).items():
+    for name, rule in _find_rules(method).items():
         if name in given:
             rule.check(name, given[name])
 
@@ -168,12 +168,12 @@ class _Check:
         self, error: Exception, arguments: tuple[Any, ...], named: Mapping[str, Any]
     ) -> None:
         """Raise InvalidArgument if one of the arguments explains the error."""
-        names = list(_rules_of(self._method))[1:]
+        names = list(_find_rules(self._method))[1:]
         given = dict(zip(names, arguments[1:], strict=False)) | dict(named)
         refuse(error, self._method, given)
 
     def _prepare(self) -> None:
-        self._named = _rules_of(self._method)
+        self._named = _find_rules(self._method)
         positional = []
         for name, parameter in list(inspect.signature(self._method).parameters.items())[1:]:
             if parameter.kind is parameter.VAR_POSITIONAL:
@@ -244,7 +244,7 @@ _RULES: dict[Any, _Rule] = {
 
 
 @cache
-def _rules_of(method: Callable[..., Any]) -> Mapping[str, _Rule]:
+def _find_rules(method: Callable[..., Any]) -> Mapping[str, _Rule]:
     """Return the rules of a method's parameters, by name."""
     scope = getattr(method, "__globals__", {})
     return {
@@ -288,13 +288,13 @@ def _make_rule(hint: Any) -> _Rule:
     if not isinstance(hint, type):
         return _rule(origin) if origin is not None else _ANYTHING
     name = hint.__name__.removeprefix("Async")
-    accepts = _instances_of(hint)
+    accepts = _make_type_check(hint)
     if not is_dataclass(hint):
         return _Rule(name, accepts)
     return _Rule(name, accepts, lambda path, value: _find_in_fields(hint, path, value))
 
 
-def _instances_of(hint: type) -> Callable[[Any], bool]:
+def _make_type_check(hint: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, hint)
 
 

@@ -40,7 +40,7 @@ from onelog.projections.timeseries.limits import (
     UNMERGED_RANGES_MAX,
 )
 from onelog.projections.timeseries.names import compile_matchers, passes_all
-from onelog.projections.timeseries.store import Room, Series, Store, trim_allowed_ns
+from onelog.projections.timeseries.store import Series, SeriesSpace, Store, trim_allowed_ns
 
 
 class _Budget:
@@ -75,9 +75,9 @@ def _extra_ranges(series: Series) -> int:
     )
 
 
-def delete(store: Store, room: Room, command: Delete, index: int) -> Outcome:
+def delete(store: Store, space: SeriesSpace, command: Delete, index: int) -> Outcome:
     """Delete points or series; number = series changed, value = cursor unless all are done."""
-    measurement = room.measurements.get(command.measurement)
+    measurement = space.measurements.get(command.measurement)
     if measurement is None:
         return Refused(Reason.MEASUREMENT_UNKNOWN)
     whole = (command.first_ns, command.last_ns) == (TIME_NS_MIN, TIME_NS_MAX)
@@ -152,9 +152,11 @@ def _delete_range(store: Store, column: Column, new: DeletedRange, *, merges: bo
     store.change_column(column, buffer=buffer, rows=left, deleted=deleted)
 
 
-def drop_measurement(store: Store, room: Room, command: DropMeasurement, index: int) -> Outcome:
+def drop_measurement(
+    store: Store, space: SeriesSpace, command: DropMeasurement, index: int
+) -> Outcome:
     """Delete series, then the measurement; number = series, value = series left unless done."""
-    measurement = room.measurements.get(command.measurement)
+    measurement = space.measurements.get(command.measurement)
     if measurement is None:
         return Refused(Reason.MEASUREMENT_UNKNOWN)
     budget = _Budget()
@@ -173,9 +175,9 @@ def drop_measurement(store: Store, room: Room, command: DropMeasurement, index: 
     return Applied(len(gone))
 
 
-def trim(store: Store, room: Room, command: Trim, index: int, timestamp_ns: int) -> Outcome:
+def trim(store: Store, space: SeriesSpace, command: Trim, index: int, timestamp_ns: int) -> Outcome:
     """Drop what retention does not keep, for the next series of a sweep; number = series gone."""
-    measurement = room.measurements.get(command.measurement)
+    measurement = space.measurements.get(command.measurement)
     if measurement is None or measurement.created_index != command.created_index:
         return Refused(Reason.MEASUREMENT_UNKNOWN)
     retention_ns = measurement.config.retention_ns

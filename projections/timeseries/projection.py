@@ -2,7 +2,7 @@
 
 ``TimeSeries`` decodes a command and executes it: writes (writes.py), blocks (here), deletes and
 trims (deletes.py), rules and rollups (rollups.py). State is in store.py. Queries are in query.py,
-independent of any transport; they read the state through ``rooms`` and blocks through a callable.
+independent of any transport; they read the state through ``spaces`` and blocks through a callable.
 docs/timeseries.md describes it for users.
 
 The newest points are in buffers, in the state; older ones are in blocks, which are entries of the
@@ -73,8 +73,8 @@ from onelog.projections.timeseries.rollups import (
 from onelog.projections.timeseries.snapshot import check_store, dump_parts, load_section
 from onelog.projections.timeseries.store import (
     Measurement,
-    Room,
     Series,
+    SeriesSpace,
     Store,
     trim_allowed_ns,
     trim_due_ns,
@@ -155,12 +155,12 @@ class Chores:
         for number in range(len(drafts), count):
             skip = number * BLOCK_POINTS_MAX
             block = make_block(column, measurement.config.policy, config, skip)
-            drafts.append(encode_chore(block, measurement.room.namespace))
+            drafts.append(encode_chore(block, measurement.space.namespace))
         return mark, drafts
 
     def _measurement_drafts(self, measurement: Measurement, now_ns: int) -> list[Draft]:
         drafts: list[Draft] = []
-        namespace = measurement.room.namespace
+        namespace = measurement.space.namespace
         for name in sorted(measurement.rules) if self.cache is not None else ():
             rule, progress = measurement.rules[name]
             due_ns = rollup_due_ns(measurement, rule, progress)
@@ -253,12 +253,12 @@ def describe_series(series: Series) -> SeriesInfo:
 
 
 def list_series(
-    room: Room, measurement: str, matchers: tuple[Matcher, ...], after: int, limit: int
+    space: SeriesSpace, measurement: str, matchers: tuple[Matcher, ...], after: int, limit: int
 ) -> SeriesPage | Refused:
     """Return the matching series of a measurement with ids above ``after``."""
     if not 1 <= limit <= LIST_SERIES_MAX:
         return Refused(Reason.LIMIT_INVALID, limit)
-    found = room.measurements.get(measurement)
+    found = space.measurements.get(measurement)
     if found is None:
         return Refused(Reason.MEASUREMENT_UNKNOWN)
     try:
@@ -286,9 +286,9 @@ class TimeSeries:
         self._chores = Chores(self._store)
 
     @property
-    def rooms(self) -> Mapping[str, Room]:
+    def spaces(self) -> Mapping[str, SeriesSpace]:
         """The time series of each namespace, for reading."""
-        return self._store.rooms
+        return self._store.spaces
 
     def use_log(self, read_block: ReadBlock) -> None:
         """Set the reader of blocks, which a leader needs to compute rollups."""
@@ -305,49 +305,51 @@ class TimeSeries:
         self, number: int, namespace: str, reader: Reader, index: int, timestamp_ns: int
     ) -> Outcome:
         command = decode_command(number, reader)
-        room = self._store.rooms.get(namespace)
-        if room is None:
+        space = self._store.spaces.get(namespace)
+        if space is None:
             return Refused(Reason.NAMESPACE_UNKNOWN)
-        return self._execute(room, command, index, timestamp_ns)
+        return self._execute(space, command, index, timestamp_ns)
 
-    def _execute(self, room: Room, command: Command, index: int, timestamp_ns: int) -> Outcome:
+    def _execute(
+        self, space: SeriesSpace, command: Command, index: int, timestamp_ns: int
+    ) -> Outcome:
         store = self._store
         match command:
             case Write():
-                return write_row(store, room, command, index)
+                return write_row(store, space, command, index)
             case WriteBatch():
-                return write_batch(store, room, command, index)
+                return write_batch(store, space, command, index)
             case Block():
-                return self._apply_block(room, command, index)
+                return self._apply_block(space, command, index)
             case CreateMeasurement() | ConfigureMeasurement():
-                return self._configure(room, command, index)
+                return self._configure(space, command, index)
             case DropMeasurement():
-                return drop_measurement(store, room, command, index)
+                return drop_measurement(store, space, command, index)
             case Delete():
-                return delete(store, room, command, index)
+                return delete(store, space, command, index)
             case SetRule():
-                return set_rule(store, room, command, index, timestamp_ns)
+                return set_rule(store, space, command, index, timestamp_ns)
             case DropRule():
-                return drop_rule(store, room, command, index)
+                return drop_rule(store, space, command, index)
             case Trim():
-                return trim(store, room, command, index, timestamp_ns)
+                return trim(store, space, command, index, timestamp_ns)
             case BeginRollup():
-                return begin_rollup(store, room, command, index, timestamp_ns)
+                return begin_rollup(store, space, command, index, timestamp_ns)
             case Rollup():
-                return apply_rollup(store, room, command, index, timestamp_ns)
+                return apply_rollup(store, space, command, index, timestamp_ns)
             case _:
                 assert_never(command)
 
     def _configure(
-        self, room: Room, command: CreateMeasurement | ConfigureMeasurement, index: int
+        self, space: SeriesSpace, command: CreateMeasurement | ConfigureMeasurement, index: int
     ) -> Outcome:
-        measurement = room.measurements.get(command.measurement)
+        measurement = space.measurements.get(command.measurement)
         if isinstance(command, CreateMeasurement):
             if measurement is not None:
                 return Refused(Reason.MEASUREMENT_EXISTS, measurement.created_index)
-            if len(room.measurements) >= MEASUREMENTS_MAX:
+            if len(space.measurements) >= MEASUREMENTS_MAX:
                 return Refused(Reason.MEASUREMENTS_FULL, MEASUREMENTS_MAX)
-            self._store.create_measurement(room, command.measurement, command.config, index)
+            self._store.create_measurement(space, command.measurement, command.config, index)
             return Applied(index)
         if measurement is None:
             return Refused(Reason.MEASUREMENT_UNKNOWN)
@@ -355,14 +357,14 @@ class TimeSeries:
         self._store.publish_measurement(measurement, index)
         return APPLIED
 
-    def _apply_block(self, room: Room, block: Block, index: int) -> Outcome:
+    def _apply_block(self, space: SeriesSpace, block: Block, index: int) -> Outcome:
         """Replace buffered points by a block, if they are still those that it was made of."""
         series = self._store.by_id.get(block.series_id)
         column = None if series is None else series.columns.get(block.field_id)
         if (
             series is None
             or column is None
-            or series.measurement.room is not room
+            or series.measurement.space is not space
             or series.measurement.config_index != block.config_index
             or column.base != block.base
             or len(column) < block.taken
@@ -375,10 +377,10 @@ class TimeSeries:
 
     def measurements(self, namespace: str) -> list[MeasurementInfo] | Refused:
         """Return the measurements of a namespace in the order of names."""
-        room = self._store.rooms.get(namespace)
-        if room is None:
+        space = self._store.spaces.get(namespace)
+        if space is None:
             return Refused(Reason.NAMESPACE_UNKNOWN)
-        return [describe_measurement(measurement) for measurement in room.in_order()]
+        return [describe_measurement(measurement) for measurement in space.in_order()]
 
     def series(
         self,
@@ -390,10 +392,10 @@ class TimeSeries:
         limit: int = 1_000,
     ) -> SeriesPage | Refused:
         """Return series of a measurement that pass the matchers, page by page."""
-        room = self._store.rooms.get(namespace)
-        if room is None:
+        space = self._store.spaces.get(namespace)
+        if space is None:
             return Refused(Reason.NAMESPACE_UNKNOWN)
-        return list_series(room, measurement, matchers, after, limit)
+        return list_series(space, measurement, matchers, after, limit)
 
     def begin_batch(self) -> None:
         """Record every change from now on, so that it can be rolled back."""
@@ -408,9 +410,9 @@ class TimeSeries:
         self._store.undo.rollback()
 
     def namespace_created(self, namespace: Namespace) -> None:
-        """Open an empty room."""
-        room = Room(namespace.name, namespace.created_index)
-        self._store.rooms[namespace.name] = room
+        """Open an empty space."""
+        space = SeriesSpace(namespace.name, namespace.created_index)
+        self._store.spaces[namespace.name] = space
 
     def namespace_configured(self, namespace: Namespace) -> None:
         """Do nothing: the limits of a namespace are about keys."""
@@ -455,7 +457,7 @@ class TimeSeries:
         """Return the number of objects, by kind."""
         store = self._store
         return {
-            "measurements": sum(len(room.measurements) for room in store.rooms.values()),
+            "measurements": sum(len(space.measurements) for space in store.spaces.values()),
             "series": len(store.by_id),
             "series_columns": store.column_count,
             "series_points_buffered": store.point_count,

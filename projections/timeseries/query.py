@@ -166,10 +166,10 @@ class Found:
 
 def find_measurement(series: TimeSeries, namespace: str, name: str) -> Measurement | Refused:
     """Return a measurement of a namespace."""
-    room = series.rooms.get(namespace)
-    if room is None:
+    space = series.spaces.get(namespace)
+    if space is None:
         return Refused(Reason.NAMESPACE_UNKNOWN)
-    return room.measurements.get(name) or Refused(Reason.MEASUREMENT_UNKNOWN)
+    return space.measurements.get(name) or Refused(Reason.MEASUREMENT_UNKNOWN)
 
 
 def plan_query(

@@ -45,8 +45,8 @@ from onelog.projections.timeseries.point_batch import Run, WriteBatch, encode_ba
 from onelog.projections.timeseries.read import BlockCache, points_between, read_column
 from onelog.projections.timeseries.store import (
     Measurement,
-    Room,
     Series,
+    SeriesSpace,
     Store,
     back_to,
     first_whole_ns,
@@ -67,19 +67,21 @@ _FUNCTIONS = {kind: Function[kind.name] for kind in Aggregate}
 _KEEP_TYPE = frozenset((Aggregate.MIN, Aggregate.MAX, Aggregate.FIRST, Aggregate.LAST))
 
 
-def set_rule(store: Store, room: Room, command: SetRule, index: int, timestamp_ns: int) -> Outcome:
+def set_rule(
+    store: Store, space: SeriesSpace, command: SetRule, index: int, timestamp_ns: int
+) -> Outcome:
     """Set a rule; its progress starts at the beginning of time."""
-    measurement = room.measurements.get(command.measurement)
+    measurement = space.measurements.get(command.measurement)
     if measurement is None:
         return Refused(Reason.MEASUREMENT_UNKNOWN)
     rule = command.rule
     if rule.name not in measurement.rules and len(measurement.rules) >= RULES_MAX:
         return Refused(Reason.RULES_FULL, RULES_MAX)
-    target = room.measurements.get(rule.target)
+    target = space.measurements.get(rule.target)
     # No chains: a rollup of rollups would be wrong for most aggregates, and a cycle never ends.
     if rule.target == measurement.name or (target is not None and target.rules):
         return Refused(Reason.RULE_INVALID, 1)
-    for other in room.in_order():
+    for other in space.in_order():
         if any(each.target == measurement.name for each, _ in other.rules.values()):
             return Refused(Reason.RULE_INVALID, 2)
     rules = {**measurement.rules, rule.name: (rule, Progress(index, timestamp_ns))}
@@ -88,9 +90,9 @@ def set_rule(store: Store, room: Room, command: SetRule, index: int, timestamp_n
     return Applied(index)
 
 
-def drop_rule(store: Store, room: Room, command: DropRule, index: int) -> Outcome:
+def drop_rule(store: Store, space: SeriesSpace, command: DropRule, index: int) -> Outcome:
     """Drop a rule."""
-    measurement = room.measurements.get(command.measurement)
+    measurement = space.measurements.get(command.measurement)
     if measurement is None:
         return Refused(Reason.MEASUREMENT_UNKNOWN)
     if command.rule not in measurement.rules:
@@ -102,10 +104,10 @@ def drop_rule(store: Store, room: Room, command: DropRule, index: int) -> Outcom
 
 
 def begin_rollup(
-    store: Store, room: Room, command: BeginRollup, index: int, timestamp_ns: int
+    store: Store, space: SeriesSpace, command: BeginRollup, index: int, timestamp_ns: int
 ) -> Outcome:
     """Open a slice of a rule: from now on late points for it are noted."""
-    found = _find_rule(room, command)
+    found = _find_rule(space, command)
     if isinstance(found, Refused):
         return found
     measurement, rule, progress = found
@@ -122,10 +124,10 @@ def begin_rollup(
 
 
 def apply_rollup(
-    store: Store, room: Room, command: Rollup, index: int, timestamp_ns: int
+    store: Store, space: SeriesSpace, command: Rollup, index: int, timestamp_ns: int
 ) -> Outcome:
     """Store what a leader computed; number = points written."""
-    found = _find_rule(room, command)
+    found = _find_rule(space, command)
     if isinstance(found, Refused):
         return found
     measurement, rule, progress = found
@@ -141,7 +143,7 @@ def apply_rollup(
     stem = format_series(SeriesName(rule.target, ()))[:-1]
     if not all(name.startswith(stem) for name in command.batch.series):
         return Refused(Reason.PAYLOAD_FIELD_INVALID)
-    written = write_batch(store, room, command.batch, index)
+    written = write_batch(store, space, command.batch, index)
     late_ns = progress.late_ns if progress.late_ns < command.to_ns else NOT_LATE
     if command.last != START:
         after = replace(progress, slice_to_ns=command.to_ns, cursor=command.last, late_ns=late_ns)
@@ -166,9 +168,9 @@ def apply_rollup(
 
 
 def _find_rule(
-    room: Room, command: BeginRollup | Rollup
+    space: SeriesSpace, command: BeginRollup | Rollup
 ) -> tuple[Measurement, Rule, Progress] | Refused:
-    measurement = room.measurements.get(command.measurement)
+    measurement = space.measurements.get(command.measurement)
     if measurement is None or measurement.created_index != command.created_index:
         return Refused(Reason.MEASUREMENT_UNKNOWN)
     rule, progress = measurement.rules.get(command.rule, (None, None))

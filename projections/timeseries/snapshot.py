@@ -33,8 +33,8 @@ from onelog.projections.timeseries.store import (
     BOUNDS,
     Field,
     Measurement,
-    Room,
     Series,
+    SeriesSpace,
     Store,
     bounds_item,
     column_hash,
@@ -62,11 +62,11 @@ _DELETED = struct.Struct("<qqQ")
 
 def dump_parts(store: Store) -> Iterator[bytes]:
     """Yield the section in small parts."""
-    yield U8.pack(SECTION_VERSION) + U64.pack(store.next_series_id) + U16.pack(len(store.rooms))
-    for name in sorted(store.rooms):
-        room = store.rooms[name]
-        yield room.raw_namespace + U32.pack(len(room.measurements))
-        for measurement in room.in_order():
+    yield U8.pack(SECTION_VERSION) + U64.pack(store.next_series_id) + U16.pack(len(store.spaces))
+    for name in sorted(store.spaces):
+        space = store.spaces[name]
+        yield space.raw_namespace + U32.pack(len(space.measurements))
+        for measurement in space.in_order():
             head = measurement.head()
             count = U64.pack(len(measurement.series))
             yield U32.pack(len(head)) + head + measurement.bounds() + count
@@ -105,11 +105,11 @@ def load_section(store: Store, chunks: Iterable[bytes], applied_index: int) -> N
         namespace = reader.text(U8)
         reader.expect(position == 0 or namespace > previous, "namespaces out of order")
         previous = namespace
-        room = store.rooms.get(namespace)
-        if room is None:
+        space = store.spaces.get(namespace)
+        if space is None:
             raise reader.corrupt(f"namespace {namespace!r} is not in the system section")
         for _ in range(reader.number(U32)):
-            _load_measurement(reader, store, room, indexes)
+            _load_measurement(reader, store, space, indexes)
     reader.finish()
     reader.expect(len(set(indexes)) == len(indexes), "a block of two columns")
     reader.expect(max(indexes, default=0) <= applied_index, "a block from the future")
@@ -117,18 +117,20 @@ def load_section(store: Store, chunks: Iterable[bytes], applied_index: int) -> N
     store.block_count = len(indexes)
 
 
-def _load_measurement(reader: SectionReader, store: Store, room: Room, indexes: list[int]) -> None:
+def _load_measurement(
+    reader: SectionReader, store: Store, space: SeriesSpace, indexes: list[int]
+) -> None:
     try:
-        measurement = _read_head(Reader(reader.sized(U32)), store, room)
+        measurement = _read_head(Reader(reader.sized(U32)), store, space)
     except BadPayload as error:
-        raise reader.corrupt(f"a measurement of {room.namespace!r}: {error}") from error
+        raise reader.corrupt(f"a measurement of {space.namespace!r}: {error}") from error
     (
         measurement.oldest_ns,
         measurement.newest_ns,
         measurement.sweep_after,
         measurement.sweep_oldest_ns,
     ) = reader.fields(BOUNDS)
-    last_name = max(room.measurements, default="")
+    last_name = max(space.measurements, default="")
     reader.expect(measurement.name > last_name, "measurements out of order")
     store.insert_measurement(measurement)
     previous = 0
@@ -136,7 +138,7 @@ def _load_measurement(reader: SectionReader, store: Store, room: Room, indexes: 
         series_id, created_index = reader.fields(_SERIES)
         name = reader.sized(U16)
         reader.expect(previous < series_id < store.next_series_id, "series out of order")
-        reader.expect(series_id not in store.by_id and name not in room.series, "a series twice")
+        reader.expect(series_id not in store.by_id and name not in space.series, "a series twice")
         previous = series_id
         try:
             parsed = parse_series(name)
@@ -154,10 +156,10 @@ def _load_measurement(reader: SectionReader, store: Store, room: Room, indexes: 
             store.add_hash(column_hash(column))
 
 
-def _read_head(reader: Reader, store: Store, room: Room) -> Measurement:
+def _read_head(reader: Reader, store: Store, space: SeriesSpace) -> Measurement:
     name = read_name(reader)
     created_index, config_index, trimmed_ns = reader.fields(_HEAD)
-    measurement = Measurement(room, name, created_index, store.undo)
+    measurement = Measurement(space, name, created_index, store.undo)
     measurement.config_index = config_index
     measurement.trimmed_ns = trimmed_ns
     measurement.config = read_config(reader)
@@ -217,10 +219,10 @@ def check_store(store: Store) -> None:
     timed: set[tuple[str, str]] = set()
     ids: set[int] = set()
     columns = points = size = names = 0
-    for namespace, room in store.rooms.items():
-        assert room.namespace == namespace, f"{room.namespace!r} stored as {namespace!r}"
+    for namespace, space in store.spaces.items():
+        assert space.namespace == namespace, f"{space.namespace!r} stored as {namespace!r}"
         found = {}
-        for measurement in room.in_order():
+        for measurement in space.in_order():
             total += _check_measurement(measurement)
             if measurement.config.retention_ns or measurement.rules:
                 timed.add((namespace, measurement.name))
@@ -245,7 +247,7 @@ def check_store(store: Store) -> None:
                     if len(column) >= BUFFER_POINTS:
                         full.add(column.key)
                         assert store.full.get(column.key) is column, "another column is full"
-        assert found == room.series, "a room knows other series"
+        assert found == space.series, "a space knows other series"
     assert ids == set(store.by_id), "other ids are known"
     assert full == set(store.full), "other buffers are full"
     assert timed == set(store.timed), "other measurements have deadlines"

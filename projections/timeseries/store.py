@@ -16,8 +16,8 @@ Invariants, all asserted by ``check``:
 A batch is rolled back by undoing changes from the newest to the oldest; counters and the hash are
 noted once, when it begins, and restored last.
 
-``Room`` (the time series of one namespace), ``Measurement``, ``Series`` and ``Field`` are plain
-holders with their canonical bytes and hash items; ``Store`` keeps them consistent.
+``SeriesSpace`` (the time series of one namespace), ``Measurement``, ``Series`` and ``Field`` are
+plain holders with their canonical bytes and hash items; ``Store`` keeps them consistent.
 
 ``Pins`` is the set of log entries that hold blocks. Blocks come with rising indexes, so appending
 keeps the list sorted. Removing one marks its place; marked places are compacted when they are more
@@ -109,12 +109,12 @@ class Measurement:
 
     __slots__ = (
         "bounds_digest", "config", "config_index", "created_index", "digest", "field_ids",
-        "fields", "index", "name", "newest_ns", "oldest_ns", "room", "rules", "seed", "series",
+        "fields", "index", "name", "newest_ns", "oldest_ns", "rules", "seed", "series", "space",
         "sweep_after", "sweep_oldest_ns", "trimmed_ns",
     )  # fmt: skip
 
-    def __init__(self, room: "Room", name: str, created_index: int, undo: UndoLog) -> None:
-        self.room = room
+    def __init__(self, space: "SeriesSpace", name: str, created_index: int, undo: UndoLog) -> None:
+        self.space = space
         self.name = name
         self.created_index = created_index
         self.config = Config()
@@ -130,7 +130,7 @@ class Measurement:
         self.rules: dict[str, tuple[Rule, Progress]] = {}
         self.series: dict[int, Series] = {}
         self.index = TagIndex(undo)
-        self.seed = item_hash(room.raw_namespace + encode_name(name), created_index)
+        self.seed = item_hash(space.raw_namespace + encode_name(name), created_index)
         self.digest = 0
         self.bounds_digest = 0
 
@@ -168,7 +168,7 @@ class Measurement:
         return BOUNDS.pack(self.oldest_ns, self.newest_ns, self.sweep_after, self.sweep_oldest_ns)
 
 
-class Room:
+class SeriesSpace:
     """The time series of one namespace."""
 
     __slots__ = ("created_index", "measurements", "namespace", "raw_namespace", "series")
@@ -187,7 +187,7 @@ class Room:
 
 def measurement_item(measurement: Measurement) -> int:
     """Return the hash of a measurement without its series."""
-    head = U8.pack(_ITEM_MEASUREMENT) + measurement.room.raw_namespace
+    head = U8.pack(_ITEM_MEASUREMENT) + measurement.space.raw_namespace
     return item_hash(head + measurement.head(), 0)
 
 
@@ -198,7 +198,7 @@ def bounds_item(measurement: Measurement) -> int:
 
 def series_item(series: Series) -> int:
     """Return the hash of a series without its columns."""
-    head = U8.pack(_ITEM_SERIES) + series.measurement.room.raw_namespace
+    head = U8.pack(_ITEM_SERIES) + series.measurement.space.raw_namespace
     numbers = U64.pack(series.series_id) + U64.pack(series.created_index)
     return item_hash(head + numbers + series.name, 0)
 
@@ -294,13 +294,13 @@ class Store:
 
     __slots__ = (
         "block_count", "buffer_size", "by_id", "column_count", "full", "hash_total", "keys",
-        "name_size", "next_series_id", "pins", "point_count", "rooms", "timed", "undo",
+        "name_size", "next_series_id", "pins", "point_count", "spaces", "timed", "undo",
     )  # fmt: skip
 
     def __init__(self, keys: DerivedKeys) -> None:
         self.keys = keys
         self.undo = UndoLog()
-        self.rooms: dict[str, Room] = {}
+        self.spaces: dict[str, SeriesSpace] = {}
         self.by_id: dict[int, Series] = {}
         self.pins = Pins(self.undo)
         self.full: dict[tuple[int, int], Column] = {}
@@ -345,8 +345,8 @@ class Store:
 
     def close_room(self, namespace: str) -> None:
         """Drop everything in a namespace; KV drops its keys."""
-        room = self.rooms.pop(namespace)
-        for measurement in list(room.measurements.values()):
+        space = self.spaces.pop(namespace)
+        for measurement in list(space.measurements.values()):
             gone = list(measurement.series.values())
             self.remove_series(measurement, gone, None)
             self.add_hash(-measurement.digest - measurement.bounds_digest)
@@ -354,10 +354,12 @@ class Store:
 
     # Measurements --------------------------------------------------------------------------------
 
-    def create_measurement(self, room: Room, name: str, config: Config, index: int) -> Measurement:
+    def create_measurement(
+        self, space: SeriesSpace, name: str, config: Config, index: int
+    ) -> Measurement:
         """Create a measurement whose name is free."""
-        assert name not in room.measurements, f"{name!r} exists"
-        measurement = Measurement(room, name, index, self.undo)
+        assert name not in space.measurements, f"{name!r} exists"
+        measurement = Measurement(space, name, index, self.undo)
         measurement.config = config
         self.insert_measurement(measurement)
         self.undo.note(partial(self._forget_measurement, measurement))
@@ -366,7 +368,7 @@ class Store:
 
     def insert_measurement(self, measurement: Measurement) -> None:
         """Add a measurement to all tables; also for loading."""
-        measurement.room.measurements[measurement.name] = measurement
+        measurement.space.measurements[measurement.name] = measurement
         measurement.digest = measurement_item(measurement)
         measurement.bounds_digest = bounds_item(measurement)
         self.add_hash(measurement.digest + measurement.bounds_digest)
@@ -374,7 +376,7 @@ class Store:
 
     def refresh_timed(self, measurement: Measurement) -> None:
         """Note whether a measurement has deadlines."""
-        key = measurement.room.namespace, measurement.name
+        key = measurement.space.namespace, measurement.name
         if measurement.config.retention_ns or measurement.rules:
             self.timed[key] = measurement
         else:
@@ -408,11 +410,11 @@ class Store:
         self.refresh_timed(measurement)
 
     def _forget_measurement(self, measurement: Measurement) -> None:
-        del measurement.room.measurements[measurement.name]
-        self.timed.pop((measurement.room.namespace, measurement.name), None)
+        del measurement.space.measurements[measurement.name]
+        self.timed.pop((measurement.space.namespace, measurement.name), None)
 
     def _remember_measurement(self, measurement: Measurement) -> None:
-        measurement.room.measurements[measurement.name] = measurement
+        measurement.space.measurements[measurement.name] = measurement
         self.refresh_timed(measurement)
 
     def add_fields(self, measurement: Measurement, new: Iterable[Field]) -> None:
@@ -429,7 +431,7 @@ class Store:
         self.undo.note(partial(self._remember_measurement, measurement))
         self.add_hash(-measurement.digest - measurement.bounds_digest)
         key = META_PREFIX + measurement.name.encode()
-        self.keys.delete_derived(measurement.room.namespace, key, index)
+        self.keys.delete_derived(measurement.space.namespace, key, index)
 
     # Series and columns --------------------------------------------------------------------------
 
@@ -445,7 +447,7 @@ class Store:
     def insert_series(self, series: Series, tags: Tags) -> None:
         """Add a series to all tables; also for loading."""
         measurement = series.measurement
-        measurement.room.series[series.name] = series
+        measurement.space.series[series.name] = series
         measurement.series[series.series_id] = series
         measurement.index.add(series.series_id, tags)
         self.by_id[series.series_id] = series
@@ -487,7 +489,7 @@ class Store:
             self.undo.note(partial(self._remember_series, series))
             if index is not None:
                 key = META_PREFIX + series.name
-                self.keys.delete_derived(measurement.room.namespace, key, index)
+                self.keys.delete_derived(measurement.space.namespace, key, index)
 
     def _let_go(self, column: Column) -> None:
         if column.blocks:
@@ -497,7 +499,7 @@ class Store:
 
     def _forget_series(self, series: Series) -> None:
         measurement = series.measurement
-        del measurement.room.series[series.name]
+        del measurement.space.series[series.name]
         del measurement.series[series.series_id]
         del self.by_id[series.series_id]
         for column in series.columns.values():
@@ -505,7 +507,7 @@ class Store:
 
     def _remember_series(self, series: Series) -> None:
         measurement = series.measurement
-        measurement.room.series[series.name] = series
+        measurement.space.series[series.name] = series
         # Ids stay in order: the order is that of the tag index, which is restored as well.
         measurement.series[series.series_id] = series
         self.by_id[series.series_id] = series
@@ -600,7 +602,7 @@ class Store:
             "series_max": config.series_max,
             "rules": sorted(measurement.rules),
         }
-        self._publish(measurement.room, measurement.name.encode(), document, index)
+        self._publish(measurement.space, measurement.name.encode(), document, index)
 
     def publish_series(self, series: Series, index: int) -> None:
         """Write the key that describes a series: its id and its fields with their types."""
@@ -613,15 +615,17 @@ class Store:
                 for field_id in sorted(series.columns)
             },
         }
-        self._publish(series.measurement.room, series.name, document, index)
+        self._publish(series.measurement.space, series.name, document, index)
 
-    def _publish(self, room: Room, name: bytes, document: dict[str, Any], index: int) -> None:
+    def _publish(
+        self, space: SeriesSpace, name: bytes, document: dict[str, Any], index: int
+    ) -> None:
         value = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
-        self.keys.put_derived(room.namespace, META_PREFIX + name, value, index)
+        self.keys.put_derived(space.namespace, META_PREFIX + name, value, index)
 
     def memory(self) -> dict[str, int]:
         """Return the bytes held, by kind."""
-        measurements = [m for room in self.rooms.values() for m in room.measurements.values()]
+        measurements = [m for space in self.spaces.values() for m in space.measurements.values()]
         fields = sum(len(measurement.fields) for measurement in measurements)
         rules = sum(len(measurement.rules) for measurement in measurements)
         heads = len(measurements) * MEASUREMENT_SIZE + fields * FIELD_SIZE + rules * RULE_SIZE

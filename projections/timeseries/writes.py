@@ -34,7 +34,14 @@ from onelog.projections.timeseries.limits import (
 )
 from onelog.projections.timeseries.names import SeriesName, parse_series
 from onelog.projections.timeseries.point_batch import WriteBatch
-from onelog.projections.timeseries.store import Field, Measurement, Room, Series, Store, rules_after
+from onelog.projections.timeseries.store import (
+    Field,
+    Measurement,
+    Series,
+    SeriesSpace,
+    Store,
+    rules_after,
+)
 from onelog.projections.timeseries.types import Config, FieldType, Policy, to_field_type, value_bits
 
 _HASH_MASK = 2**64 - 1
@@ -51,7 +58,7 @@ Known = Series | SeriesName
 class Plan:
     """What a write will create, checked against the limits before anything is created."""
 
-    room: Room
+    space: SeriesSpace
     measurements: dict[str, None] = field(default_factory=dict)
     series: dict[str, int] = field(default_factory=dict)  # how many per measurement
     fields: dict[tuple[str, str], FieldType] = field(default_factory=dict)
@@ -59,15 +66,15 @@ class Plan:
 
     def find_series(self, name: bytes) -> Known | Refused:
         """Return a known series, or plan a new one."""
-        series = self.room.series.get(name)
+        series = self.space.series.get(name)
         if series is not None:
             return series
         parsed = parse_series(name)
-        measurement = self.room.measurements.get(parsed.measurement)
+        measurement = self.space.measurements.get(parsed.measurement)
         count = self.series.get(parsed.measurement, 0) + 1
         if measurement is None:
             self.measurements[parsed.measurement] = None
-            if len(self.room.measurements) + len(self.measurements) > MEASUREMENTS_MAX:
+            if len(self.space.measurements) + len(self.measurements) > MEASUREMENTS_MAX:
                 return Refused(Reason.MEASUREMENTS_FULL, MEASUREMENTS_MAX)
             series_max, present = Config().series_max, 0
         else:
@@ -85,7 +92,7 @@ class Plan:
             key = measurement.name
         else:
             key = known.measurement
-            measurement = self.room.measurements.get(key)
+            measurement = self.space.measurements.get(key)
         if measurement is not None and name in measurement.field_ids:
             present = measurement.fields[measurement.field_ids[name]].field_type
         else:
@@ -101,9 +108,9 @@ class Plan:
         return None if present is field_type else Refused(Reason.FIELD_TYPE_MISMATCH, present)
 
 
-def write_row(store: Store, room: Room, command: Write, index: int) -> Outcome:
+def write_row(store: Store, space: SeriesSpace, command: Write, index: int) -> Outcome:
     """Write the fields of one series at one time."""
-    plan = Plan(room)
+    plan = Plan(space)
     known = plan.find_series(command.series)
     if isinstance(known, Refused):
         return known
@@ -115,11 +122,11 @@ def write_row(store: Store, room: Room, command: Write, index: int) -> Outcome:
         if refused is not None:
             return refused
     if isinstance(known, SeriesName):
-        measurement = room.measurements.get(known.measurement)
+        measurement = space.measurements.get(known.measurement)
         if measurement is not None and time_ns < measurement.trimmed_ns:
             return Refused(Reason.POINT_TOO_OLD, measurement.trimmed_ns)
     _make_fields(store, plan, index)
-    series = _make_series(store, room, known, command.series, index)
+    series = _make_series(store, space, known, command.series, index)
     fresh = False
     raw_time = time_ns.to_bytes(8, "little", signed=True)
     for name, value in command.fields:
@@ -141,11 +148,11 @@ def write_row(store: Store, room: Room, command: Write, index: int) -> Outcome:
     return APPLIED
 
 
-def write_batch(store: Store, room: Room, batch: WriteBatch, index: int) -> Outcome:
+def write_batch(store: Store, space: SeriesSpace, batch: WriteBatch, index: int) -> Outcome:
     """Write the runs of a batch; the result's number is that of the points."""
     if not batch.run_series:
         return APPLIED
-    plan = Plan(room)
+    plan = Plan(space)
     known: list[Known] = []
     for name in batch.series:
         found = plan.find_series(name)
@@ -155,11 +162,11 @@ def write_batch(store: Store, room: Room, batch: WriteBatch, index: int) -> Outc
     columns = _find_columns(plan, known, batch)
     if isinstance(columns, Refused):
         return columns
-    refused = _refuse_times(room, known, columns, batch)
+    refused = _refuse_times(space, known, columns, batch)
     if refused is not None:
         return refused
     _make_fields(store, plan, index)
-    made = _make_columns(store, room, known, columns, batch, index)
+    made = _make_columns(store, space, known, columns, batch, index)
     _append_runs(store, made, batch)
     _note_batch_times(store, made, batch)
     return Applied(len(batch.point_times))
@@ -238,7 +245,7 @@ def _field_id(measurement: Measurement, name: str, field_type: FieldType) -> int
 
 
 def _refuse_times(
-    room: Room, known: list[Known], columns: list[Column | None], batch: WriteBatch
+    space: SeriesSpace, known: list[Known], columns: list[Column | None], batch: WriteBatch
 ) -> Refused | None:
     """Check the times of a batch against retention and against policies that reject."""
     first_ns = int(batch.point_times.min())
@@ -247,7 +254,7 @@ def _refuse_times(
         measurement = (
             each.measurement
             if isinstance(each, Series)
-            else room.measurements.get(each.measurement)
+            else space.measurements.get(each.measurement)
         )
         if measurement is not None and (
             first_ns < measurement.trimmed_ns or measurement.config.policy is Policy.REJECT
@@ -262,7 +269,7 @@ def _refuse_times(
         measurement = (
             each.measurement
             if isinstance(each, Series)
-            else room.measurements.get(each.measurement)
+            else space.measurements.get(each.measurement)
         )
         if measurement is None:
             continue
@@ -288,7 +295,7 @@ def _refuse_times(
 
 def _make_columns(
     store: Store,
-    room: Room,
+    space: SeriesSpace,
     known: list[Known],
     columns: list[Column | None],
     batch: WriteBatch,
@@ -301,7 +308,7 @@ def _make_columns(
         if column is None:
             place = batch.run_series[number]
             name = batch.series[place]
-            series = _make_series(store, room, known[place], name, index)
+            series = _make_series(store, space, known[place], name, index)
             known[place] = series
             field_id = series.measurement.field_ids[batch.fields[batch.run_fields[number]][0]]
             column = series.columns.get(field_id)
@@ -314,10 +321,10 @@ def _make_columns(
     return made
 
 
-def _make_series(store: Store, room: Room, known: Known, name: bytes, index: int) -> Series:
+def _make_series(store: Store, space: SeriesSpace, known: Known, name: bytes, index: int) -> Series:
     if isinstance(known, Series):
         return known
-    return store.add_series(room.measurements[known.measurement], name, known.tags, index)
+    return store.add_series(space.measurements[known.measurement], name, known.tags, index)
 
 
 def _make_fields(store: Store, plan: Plan, index: int) -> None:
@@ -329,9 +336,9 @@ def _make_fields(store: Store, plan: Plan, index: int) -> None:
     for (key, name), field_type in plan.fields.items():
         fields.setdefault(key, []).append(Field(name, field_type))
     for key, new in fields.items():
-        measurement = plan.room.measurements.get(key)
+        measurement = plan.space.measurements.get(key)
         if measurement is None:
-            measurement = store.create_measurement(plan.room, key, Config(), index)
+            measurement = store.create_measurement(plan.space, key, Config(), index)
         store.add_fields(measurement, new)
 
 

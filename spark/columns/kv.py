@@ -42,7 +42,7 @@ from onelog.spark.columns.kv_bodies import (
     Operations,
     find_kind,
 )
-from onelog.spark.columns.operations import OWNERS, TYPES, types_of
+from onelog.spark.columns.operations import OWNERS, TYPES, find_types
 from onelog.spark.columns.selection import is_one_of, starts_with
 from onelog.spark.columns.view import ENTRY_FIELDS, Output, View
 from onelog.ual.errors import CorruptPayload
@@ -85,9 +85,9 @@ _BRANCHES = (None, "then", "else")
 _TARGETS = (None, "exists", "missing", "version", "value")
 _COMPARISONS = (None, "==", "!=", "<", "<=", ">", ">=")
 _TARGET_VERSION, _TARGET_VALUE = 3, 4
-_TYPES = types_of("kv")
+_TYPES = find_types("kv")
 # Operations on one key, which is their ``name`` in the view ``log``.
-SINGLE_KEY_TYPES = _TYPES - types_of(
+SINGLE_KEY_TYPES = _TYPES - find_types(
     "kv",
     "lease_grant", "lease_keepalive", "lease_revoke", "transaction", "delete_range", "put_many",
 )  # fmt: skip
@@ -272,18 +272,18 @@ def _add_columns(block: Block, output: Output, rows: _Rows, kept: NDArray[np.int
     output.add_entry_columns(block, entry, rows.position[kept], types)
 
     def add_spans(column: str, make: Callable[..., pa.Array], field: str) -> None:
-        def column_of() -> pa.Array:
+        def make_column() -> pa.Array:
             spans, valid = operations.spans(field)
             return make(block.data, spans.take(kept), valid=valid[kept])
 
-        output.add(column, column_of)
+        output.add(column, make_column)
 
     def add_numbers(column: str) -> None:
-        def column_of() -> pa.Array:
+        def make_column() -> pa.Array:
             values, valid = operations.numbers(column)
             return arrays.numbers(values[kept], _SCHEMA.field(column).type, valid[kept])
 
-        output.add(column, column_of)
+        output.add(column, make_column)
 
     def of_kept(lists: pa.Array) -> pa.Array:
         return lists if isinstance(kept, slice) else lists.take(pa.array(kept))

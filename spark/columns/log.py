@@ -20,7 +20,7 @@ from onelog.spark.columns import arrays
 from onelog.spark.columns.block import Block
 from onelog.spark.columns.fields import Fields, Mask, Spans
 from onelog.spark.columns.kv import SINGLE_KEY_TYPES, entries_with_prefix, read_keys
-from onelog.spark.columns.operations import OWNERS, TYPES, types_of
+from onelog.spark.columns.operations import OWNERS, TYPES, find_types
 from onelog.spark.columns.selection import Selection, is_one_of
 from onelog.spark.columns.timeseries import entries_with_measurement
 from onelog.spark.columns.view import ENTRY_FIELDS, Output, View
@@ -40,12 +40,12 @@ _SCHEMA = pa.schema(
 )
 
 # Operations whose payloads lack the common prefix and are opaque.
-_OPAQUE = types_of("system", "noop", "raft_config")
-_STREAM_FIRST = types_of("stream") - types_of("stream", "append", "retain", "trim_to")
-_MEASUREMENT_FIRST = types_of("timeseries") - types_of(
+_OPAQUE = find_types("system", "noop", "raft_config")
+_STREAM_FIRST = find_types("stream") - find_types("stream", "append", "retain", "trim_to")
+_MEASUREMENT_FIRST = find_types("timeseries") - find_types(
     "timeseries", "ts_write", "ts_write_batch", "ts_block"
 )
-_QUEUE_FIRST = types_of("queue") - types_of("queue", "queue_create")
+_QUEUE_FIRST = find_types("queue") - find_types("queue", "queue_create")
 
 
 def _decode(block: Block, output: Output) -> None:
@@ -133,10 +133,10 @@ class _Names:
     def _named(self) -> tuple[Spans, Mask]:
         name, valid = self._nowhere(), np.zeros(len(self._block), np.bool_)
         for kinds, read in (
-            (types_of("stream", "append"), _read_stream_of_append),
+            (find_types("stream", "append"), _read_stream_of_append),
             (_STREAM_FIRST | _MEASUREMENT_FIRST, Fields.bytes8),
-            (types_of("queue", "queue_create"), Fields.bytes8),
-            (types_of("timeseries", "ts_write"), Fields.bytes16),
+            (find_types("queue", "queue_create"), Fields.bytes8),
+            (find_types("timeseries", "ts_write"), Fields.bytes16),
         ):
             rows, fields = self._among(kinds)
             if len(rows):

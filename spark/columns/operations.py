@@ -49,7 +49,7 @@ TYPES: Final[dict[tuple[str, str], int]] = {
 }
 
 
-def types_of(owner: str, *operations: str) -> frozenset[int]:
+def find_types(owner: str, *operations: str) -> frozenset[int]:
     """Return the entry types of some operations, or of all operations of an owner."""
     names = operations or _NAMES[owner]
     return frozenset(TYPES[owner, name] for name in names)

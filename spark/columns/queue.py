@@ -34,7 +34,7 @@ from onelog.spark.columns.operands import (
     own_schema,
     whole_schema,
 )
-from onelog.spark.columns.operations import TYPES, types_of
+from onelog.spark.columns.operations import TYPES, find_types
 from onelog.spark.columns.queue_section import TENANT_WEIGHTS
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Output, View
@@ -275,7 +275,7 @@ _BY_NAME: dict[str, Layout] = {
     "queue_resume": _queue,
 }
 _LAYOUTS = {TYPES["queue", name]: layout for name, layout in _BY_NAME.items()}
-_WITH_LIST = types_of("queue", "ack", "nack", "extend", "release", "cancel", "prioritise")
+_WITH_LIST = find_types("queue", "ack", "nack", "extend", "release", "cancel", "prioritise")
 
 
 def _decode(block: Block, output: Output) -> None:

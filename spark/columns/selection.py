@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onelog.spark.columns.fields import Spans, gather
-from onelog.spark.columns.operations import types_of
+from onelog.spark.columns.operations import find_types
 
 TIME_NS_MAX = (1 << 64) - 1
-RECORD_TYPES = types_of("stream", "append", "dead_letter")
+RECORD_TYPES = find_types("stream", "append", "dead_letter")
 # Bytes that are compared at once: rows that differ early cost one step.
 _STEP_BYTES = 32
 

@@ -30,7 +30,7 @@ from onelog.spark.columns.operands import (
     own_schema,
     whole_schema,
 )
-from onelog.spark.columns.operations import TYPES, types_of
+from onelog.spark.columns.operations import TYPES, find_types
 from onelog.spark.columns.selection import Selection, is_one_of
 from onelog.spark.columns.view import Output, View
 
@@ -237,7 +237,7 @@ _BY_NAME: dict[str, Layout] = {
     "claim": _claim,
 }
 _LAYOUTS = {TYPES["stream", name]: layout for name, layout in _BY_NAME.items()}
-_WITH_LIST = types_of("stream", "trim_to", "retain", "group_commit", "deliver", "ack", "nack")
+_WITH_LIST = find_types("stream", "trim_to", "retain", "group_commit", "deliver", "ack", "nack")
 
 
 def _decode(block: Block, output: Output) -> None:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from onelog.spark.columns import arrays
 from onelog.spark.columns.block import Block
 from onelog.spark.columns.fields import Fields, Spans, ragged
-from onelog.spark.columns.operations import OWNERS, types_of
+from onelog.spark.columns.operations import OWNERS, find_types
 from onelog.spark.columns.points import (
     BOOL,
     I64,
@@ -241,4 +241,4 @@ def _add_values(table: _Table, output: Output) -> None:
     output.add("value_bool", lambda: of_kind(BOOL, pa.bool_(), lambda bits: bits != 0))
 
 
-VIEW = View("timeseries_operations", _SCHEMA, types_of("timeseries"), count_rows, _decode)
+VIEW = View("timeseries_operations", _SCHEMA, find_types("timeseries"), count_rows, _decode)

@@ -132,7 +132,7 @@ class ChunkWriter:
             return
         if not self._keys:
             self._thread.run(self._open())
-        shards = self._target.shards(rows, self._connection.topology.shard_of)
+        shards = self._target.shards(rows, self._connection.topology.find_shard)
         sizes = estimate_sizes(rows)
         positions = np.arange(self._row_count, self._row_count + rows.num_rows, dtype=np.int64)
         self._row_count += rows.num_rows
@@ -173,7 +173,7 @@ class ChunkWriter:
         limits = self._limits
         await self._connection.ready(limits.connect_timeout_s or limits.timeout_s)
         topology = self._connection.topology
-        tags = find_tags(topology.shard_count, topology.shard_of)
+        tags = find_tags(topology.shard_count, topology.find_shard)
         self._keys = [progress_key(tag, self._job, self._partition) for tag in tags]
         kv = AsyncKV(self._connection, Scope(self._target.namespace, self._limits.timeout_s))
         *self._known, whole = await kv.get_many([*self._keys, done_key(tags[0], self._job)])
@@ -275,7 +275,7 @@ def mark_done(
     async def mark() -> None:
         await connection.ready(limits.timeout_s)
         topology = connection.topology
-        tag = find_tags(topology.shard_count, topology.shard_of)[0]
+        tag = find_tags(topology.shard_count, topology.find_shard)[0]
         kv = AsyncKV(connection, Scope(namespace, limits.timeout_s))
         value = encode_done(job.batch, partition_count)
         await kv.put(done_key(tag, job), value, ttl_s=limits.progress_ttl_s)

@@ -70,7 +70,7 @@ class Columns:
     sources: Mapping[str, str]
     ignores_others: bool = False
 
-    def source_of(self, name: str) -> str:
+    def find_source(self, name: str) -> str:
         """Return the file's name for a column of the target."""
         return self.sources.get(name, name)
 
@@ -129,7 +129,7 @@ def check_file(file: InputFile, target: Target, columns: Columns) -> None:
 def read_file(file: InputFile, target: Target, columns: Columns) -> Batches:
     """Yield the rows of a file, with columns named as in the target."""
     readers = {"parquet": _read_parquet, "json": _read_json, "csv": _read_csv}
-    wanted = {columns.source_of(name): column for name, column in target.columns.items()}
+    wanted = {columns.find_source(name): column for name, column in target.columns.items()}
     types = {name: _TYPES[each.kind] for name, each in wanted.items() if each.kind in _TYPES}
     try:
         for batch, position in readers[file.format](file, types):

@@ -91,12 +91,12 @@ def decode_done(value: bytes) -> tuple[int, int]:
     return batch, partition_count
 
 
-def find_tags(shard_count: int, shard_of: Callable[[bytes], int]) -> list[bytes]:
+def find_tags(shard_count: int, find_shard: Callable[[bytes], int]) -> list[bytes]:
     """Return a routing tag for each shard: the first ``load.N`` that leads there."""
     tags: dict[int, bytes] = {}
     for number in range(TAGS_TRIED_MAX):
         tag = b"load.%d" % number
-        tags.setdefault(shard_of(tag), tag)
+        tags.setdefault(find_shard(tag), tag)
         if len(tags) == shard_count:
             return [tags[shard] for shard in range(shard_count)]
     raise AssertionError(f"no tag for some of {shard_count} shards")

@@ -107,9 +107,9 @@ class Target(ABC):
     def check_rows(self, rows: pa.RecordBatch, first_row: int) -> None:
         """Refuse the first row that the database would refuse in any state."""
 
-    def shards(self, rows: pa.RecordBatch, shard_of: ShardOf) -> NDArray[np.int64]:
+    def shards(self, rows: pa.RecordBatch, find_shard: ShardOf) -> NDArray[np.int64]:
         """Return the shard of each row."""
-        return np.full(rows.num_rows, shard_of(self.name.encode()), np.int64)
+        return np.full(rows.num_rows, find_shard(self.name.encode()), np.int64)
 
     @abstractmethod
     def fill(self, operations: Any, rows: pa.RecordBatch) -> None:
@@ -148,10 +148,10 @@ class Keys(Target):
         if "ttl_ns" in rows.schema.names:
             _check_range(rows.column("ttl_ns"), first_row, "ttl_ns", 0, TTL_NS_MAX, "TTL_INVALID")
 
-    def shards(self, rows: pa.RecordBatch, shard_of: ShardOf) -> NDArray[np.int64]:
+    def shards(self, rows: pa.RecordBatch, find_shard: ShardOf) -> NDArray[np.int64]:
         """See ``Target``."""
         keys = rows.column("key").to_pylist()
-        return np.fromiter(map(shard_of, keys), np.int64, len(keys))
+        return np.fromiter(map(find_shard, keys), np.int64, len(keys))
 
     def fill(self, operations: Any, rows: pa.RecordBatch) -> None:
         """See ``Target``."""
@@ -211,12 +211,12 @@ class Named(Target):
                 f"the name of a {self.to} has 1 to {NAME_SIZE_MAX} bytes", reason=self.name_reason
             )
 
-    def shards(self, rows: pa.RecordBatch, shard_of: ShardOf) -> NDArray[np.int64]:
+    def shards(self, rows: pa.RecordBatch, find_shard: ShardOf) -> NDArray[np.int64]:
         """See ``Target``."""
         if self.name:
-            return super().shards(rows, shard_of)
+            return super().shards(rows, find_shard)
         encoded = rows.column(self.to).dictionary_encode()
-        shards = np.array([shard_of(each) for each in encoded.dictionary.to_pylist()], np.int64)
+        shards = np.array([find_shard(each) for each in encoded.dictionary.to_pylist()], np.int64)
         found: NDArray[np.int64] = shards[encoded.indices.to_numpy()]
         return found
 

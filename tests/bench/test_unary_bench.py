@@ -7,7 +7,7 @@ import pytest
 
 from bench import unary_load
 from bench.peers_processes import PeerFailed
-from bench.unary import Row, rows_of, verdict
+from bench.unary import Row, make_rows, verdict
 from tests.bench.quick_runs import lines_of
 
 REPORT = """
@@ -56,7 +56,7 @@ def test_without_etcd_only_our_own_figures_have_goals() -> None:
 
 
 def test_rows_have_one_64_and_256_callers_on_both_sizes() -> None:
-    rows = rows_of([1, 3], connections=8)
+    rows = make_rows([1, 3], connections=8)
     assert len({row.name for row in rows}) == len(rows) == 12
     assert {(row.callers, row.connections) for row in rows} == {(1, 1), (64, 8), (256, 8)}
 
@@ -91,7 +91,7 @@ def test_a_quick_run_of_watchers_has_every_row() -> None:
 def test_a_quick_run_without_etcd_measures_ours_and_the_echo(tmp_path: Path) -> None:
     lines = lines_of("bench/unary.py", "--venv", tmp_path / "none")
     rows = {line["row"]: line for line in lines if "row" in line}
-    assert sorted(rows) == sorted(row.name for row in rows_of([1, 3], 8))
+    assert sorted(rows) == sorted(row.name for row in make_rows([1, 3], 8))
     assert all(row["onelog"]["per_s"] > 0 for row in rows.values())
     assert all(("echo" in row) == name.startswith("1 node") for name, row in rows.items())
     assert sum("skipped" in line for line in lines) == 2

@@ -16,13 +16,13 @@ import onelog.cluster.errors
 from onelog import errors
 from onelog.channel import RpcError
 from onelog.client.calls import Verdict, is_refusal, judge
-from onelog.errors import OnelogError, class_of
+from onelog.errors import OnelogError, choose_class
 from onelog.node.public_errors import (
     error_of_cluster,
     error_of_exception,
     error_of_refusal,
     fill_error,
-    status_of,
+    to_rpc_status,
 )
 from onelog.node.replica.driver import Stopping
 from onelog.projections.errors import BadDocument, BadPayload
@@ -57,7 +57,7 @@ def cluster_errors() -> list[onelog.cluster.errors.ClusterError]:
 
 def over_the_wire(error: OnelogError) -> OnelogError:
     """Return what a client makes of the status that a server sends."""
-    status = rpc_status.to_status(status_of(error))
+    status = rpc_status.to_status(to_rpc_status(error))
     rpc_error = grpc.aio.AioRpcError(
         status.code,
         initial_metadata=grpc.aio.Metadata(),
@@ -104,8 +104,8 @@ def test_every_reason_of_a_projection_arrives_as_it_was_sent(reason: Reason) -> 
         assert got.metadata == {"detail": str(detail)}
         assert got.message == sent.message
         # The class follows from code and reason alone: a client has no table of all reasons.
-        assert type(got) is class_of(sent.code, sent.reason)
-        assert isinstance(got, class_of(sent.code, ""))
+        assert type(got) is choose_class(sent.code, sent.reason)
+        assert isinstance(got, choose_class(sent.code, ""))
 
 
 @pytest.mark.parametrize("error", cluster_errors(), ids=lambda error: error.reason)
@@ -249,7 +249,7 @@ def test_a_status_without_details_has_the_class_of_its_code() -> None:
         )
         for error in (error_of(rpc_error), error_of(ours_of(rpc_error))):
             assert error.reason == code.name
-            assert isinstance(error, class_of(code.value[0], ""))
+            assert isinstance(error, choose_class(code.value[0], ""))
             assert error.message == "no connection"
     assert error_of(RpcError(Status(99, "of the future"))).reason == "UNKNOWN"
 
@@ -273,11 +273,11 @@ def test_a_call_that_no_server_has_looked_at_was_not_done(
 
 
 def test_an_unknown_reason_of_a_newer_server_still_has_the_right_class() -> None:
-    assert class_of(5, "BRAND_NEW") is errors.NotFound
-    assert class_of(3, "THING_TOO_LARGE") is errors.TooLarge
-    assert class_of(99, "BRAND_NEW") is OnelogError
+    assert choose_class(5, "BRAND_NEW") is errors.NotFound
+    assert choose_class(3, "THING_TOO_LARGE") is errors.TooLarge
+    assert choose_class(99, "BRAND_NEW") is OnelogError
     # A reason that means something else under another code does not decide.
-    assert class_of(14, "NOT_LEADER") is errors.Unavailable
+    assert choose_class(14, "NOT_LEADER") is errors.Unavailable
 
 
 def test_details_of_another_status_are_not_believed() -> None:

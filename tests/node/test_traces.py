@@ -12,7 +12,7 @@ from onelog.node import tracing
 from onelog.node.config.schema import RaftSettings
 from onelog.node.errors import ConfigError
 from onelog.v1 import kv_pb2, pipeline_pb2
-from tests.node.services.nodes import cluster, config_of, refusal, run, single, start, until
+from tests.node.services.nodes import cluster, parse_config, refusal, run, single, start, until
 from tests.node.services.otlp import (
     PARENT,
     SERVER,
@@ -319,7 +319,7 @@ def test_spans_that_cannot_be_written_are_counted_and_concern_no_request(
 def test_a_file_that_cannot_be_opened_ends_the_node_at_its_start(tmp_path: Path) -> None:
     async def refused(path: Path) -> str:
         with pytest.raises(ConfigError, match=r"trace\.file is .*; name another file") as error:
-            await start(config_of(tmp_path / "n1", trace=traced_to(path)))
+            await start(parse_config(tmp_path / "n1", trace=traced_to(path)))
         return str(error.value)
 
     assert "No such file or directory" in asyncio.run(refused(tmp_path / "missing" / "spans"))

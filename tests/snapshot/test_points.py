@@ -27,7 +27,7 @@ def blocks_that_overlap(seed: int) -> World:
         times = [first + draw.randrange(200) for _ in range(150)]
         run = Run(series_name("cpu", {}), "n", FieldType.I64, times, [number] * len(times))
         world.draft(encode_write_batch(encode_batch([run]), "default"))
-        measurement = world.state.series.rooms["default"].measurements["cpu"]
+        measurement = world.state.series.spaces["default"].measurements["cpu"]
         (series,) = measurement.series.values()
         block = make_block(series.columns[0], measurement.config.policy, measurement.config_index)
         if number < BLOCKS - 1:  # what comes last stays in the buffer

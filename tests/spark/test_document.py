@@ -45,7 +45,7 @@ def columns_of(title: str) -> dict[str, str]:
     return found
 
 
-def types_of(schema: pa.Schema) -> dict[str, str]:
+def find_types(schema: pa.Schema) -> dict[str, str]:
     """Return the columns of a schema with the types that Spark shows."""
     found = from_arrow_schema(schema, prefer_timestamp_ntz=False)
     return {field.name: field.dataType.simpleString() for field in found.fields}
@@ -61,9 +61,9 @@ def test_the_columns_of_each_view_are_those_of_the_document(name: str) -> None:
     shared = ["shard"]
     if not ALL_VIEWS[name].shows_state:
         shared = [field.name for field in ENTRY_FIELDS]
-        assert columns_of("Columns of all operations") == types_of(pa.schema(ENTRY_FIELDS))
+        assert columns_of("Columns of all operations") == find_types(pa.schema(ENTRY_FIELDS))
     own = pa.schema([field for field in schema if field.name not in shared])
-    assert columns_of(f"View `{name}`") == types_of(own)
+    assert columns_of(f"View `{name}`") == find_types(own)
     assert list(columns_of(f"View `{name}`")) == own.names
 
 

@@ -43,7 +43,7 @@ def servers(directory: Path, *names: str, **flags: str) -> Iterator[dict[str, Se
         yield made
 
 
-def endpoint_of(process: ServeProcess) -> str:
+def find_endpoint(process: ServeProcess) -> str:
     return process.flags["listen"]
 
 
@@ -54,9 +54,9 @@ def find_leader(made: dict[str, ServeProcess]) -> ServeProcess:
         for each in made.values():
             with (
                 suppress(OnelogError),
-                Client(endpoint_of(each), timeout_s=5) as client,
+                Client(find_endpoint(each), timeout_s=5) as client,
             ):
-                (found,) = client.admin.status(endpoint=endpoint_of(each)).shards
+                (found,) = client.admin.status(endpoint=find_endpoint(each)).shards
                 if found.role == admin_pb2.ROLE_LEADER:
                     return each
         return None
@@ -86,16 +86,16 @@ def test_a_deposed_leaders_suffix_is_seen_neither_in_its_files_nor_through_it(
     """It writes on while nobody follows, dies, and comes back when others have gone on."""
     # A leader that hears from nobody must not step down before it has written.
     with servers(tmp_path, *NAMES, raft_leader_silence_s_max="300") as made:
-        everybody = [endpoint_of(each) for each in made.values()]
+        everybody = [find_endpoint(each) for each in made.values()]
         with Client(everybody) as client:
             client.kv.put_many({f"k{n}": b"before" for n in range(50)})
         leader = find_leader(made)
         others = [each for each in made.values() if each is not leader]
-        with Client(endpoint_of(leader)) as client:
+        with Client(find_endpoint(leader)) as client:
             client.admin.take_snapshot(0)
         # Without a session, whose opening would have to be committed first.
         options = ClientOptions(timeout_s=15, sessions=False)
-        with Client(endpoint_of(leader), options=options) as client:
+        with Client(find_endpoint(leader), options=options) as client:
             client.kv.put("last", b"before")
 
             def write() -> None:
@@ -113,7 +113,7 @@ def test_a_deposed_leaders_suffix_is_seen_neither_in_its_files_nor_through_it(
             each.start()
         rest = {each.name: each for each in others}
         find_leader(rest)
-        with Client([endpoint_of(each) for each in others]) as client:
+        with Client([find_endpoint(each) for each in others]) as client:
             client.kv.put_many({f"k{n}": b"after" for n in range(50)})
         assert NEVER in stored_bytes(leader)
         seen = read_all(DirectoryOrigin(leader.flags["data-dir"]))
@@ -121,8 +121,8 @@ def test_a_deposed_leaders_suffix_is_seen_neither_in_its_files_nor_through_it(
         assert NEVER not in payloads(seen)
         leader.start()
         leader.until_ready()
-        truth = read_all(EndpointOrigin([endpoint_of(each) for each in others]))
-        again = read_all(EndpointOrigin([endpoint_of(leader)]))
+        truth = read_all(EndpointOrigin([find_endpoint(each) for each in others]))
+        again = read_all(EndpointOrigin([find_endpoint(leader)]))
         assert NEVER not in payloads(again)
         assert b"after" in payloads(again)
         assert again[: len(truth)] == truth[: len(again)]
@@ -132,7 +132,7 @@ def test_a_deposed_leaders_suffix_is_seen_neither_in_its_files_nor_through_it(
 def test_a_node_that_does_not_answer_holds_nobody_up(tmp_path: Path) -> None:
     """It is stopped, so that its connections stay; the other two have it all."""
     with servers(tmp_path, *NAMES) as made:
-        everybody = [endpoint_of(each) for each in made.values()]
+        everybody = [find_endpoint(each) for each in made.values()]
         with Client(everybody) as client:
             client.kv.put_many({f"k{n}": b"value" for n in range(50)})
         leader = find_leader(made)
@@ -158,8 +158,8 @@ def test_a_node_that_does_not_answer_holds_nobody_up(tmp_path: Path) -> None:
 def test_another_cluster_at_the_same_endpoint_is_refused(tmp_path: Path) -> None:
     with servers(tmp_path, "n1") as made:
         (node,) = made.values()
-        origin = EndpointOrigin([endpoint_of(node)])
-        with Client(endpoint_of(node)) as client:
+        origin = EndpointOrigin([find_endpoint(node)])
+        with Client(find_endpoint(node)) as client:
             client.kv.put_many({f"k{n}": b"value" for n in range(50)})
         (part,) = origin.cut().shards
         wanted = Range(0, part.first_index, part.last_index)
@@ -168,7 +168,7 @@ def test_another_cluster_at_the_same_endpoint_is_refused(tmp_path: Path) -> None
         shutil.rmtree(node.flags["data-dir"])
         node.start()
         node.until_ready()
-        with Client(endpoint_of(node)) as client:
+        with Client(find_endpoint(node)) as client:
             client.kv.put_many({f"k{n}": b"other" for n in range(100)})
         for read in (
             lambda: origin.cut(),
@@ -177,7 +177,7 @@ def test_another_cluster_at_the_same_endpoint_is_refused(tmp_path: Path) -> None
         ):
             with pytest.raises(FailedPrecondition, match="OTHER_CLUSTER"):
                 read()
-        assert b"other" in payloads(read_all(EndpointOrigin([endpoint_of(node)])))
+        assert b"other" in payloads(read_all(EndpointOrigin([find_endpoint(node)])))
 
 
 def test_an_abandoned_hold_breaks_at_its_limit_and_the_log_is_trimmed_again(
@@ -185,10 +185,10 @@ def test_an_abandoned_hold_breaks_at_its_limit_and_the_log_is_trimmed_again(
 ) -> None:
     with (
         servers(tmp_path, "n1", **TRIMMING) as made,
-        Client(endpoint_of(made["n1"])) as client,
+        Client(find_endpoint(made["n1"])) as client,
     ):
         client.admin.set_hold("abandoned", from_start=True, bytes_max=HELD_BYTES)
-        kept = EndpointOrigin([endpoint_of(made["n1"])])
+        kept = EndpointOrigin([find_endpoint(made["n1"])])
         for number in range(3):  # less than the limit, and far more than a snapshot covers
             client.kv.put_many({f"k{n}": os.urandom(500) for n in range(100)})
             client.admin.take_snapshot(0)
@@ -215,9 +215,9 @@ def test_a_query_that_says_no_beginning_begins_with_what_is_kept_when_its_hold_i
     """The log is trimmed between the look at it and the hold."""
     with (
         servers(tmp_path, "n1", **TRIMMING) as made,
-        Client(endpoint_of(made["n1"])) as client,
+        Client(find_endpoint(made["n1"])) as client,
     ):
-        options = {"view": "log", "endpoint": endpoint_of(made["n1"]), "hold": "late"}
+        options = {"view": "log", "endpoint": find_endpoint(made["n1"]), "hold": "late"}
         source = OnelogDataSource(options)
         reader = source.streamReader(source.schema())
         early = reader._cut()

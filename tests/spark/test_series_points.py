@@ -62,7 +62,7 @@ def answers(data_dir: Path, index: int) -> Points:
     state = rebuilt.projections.series
     queries = Queries(state, lambda at: read_entry(rebuilt.source, at).plain_payload())
     found: Points = {}
-    for namespace in state.rooms:
+    for namespace in state.spaces:
         measurements = state.measurements(namespace)
         assert isinstance(measurements, list)
         for info in measurements:

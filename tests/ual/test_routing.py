@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.ual.routing import partition_of, routing_key, shard_of
+from onelog.ual.routing import find_partition, find_shard, routing_key
 
 
 @pytest.mark.parametrize(
@@ -40,14 +40,14 @@ def test_the_routing_key_agrees_with_the_plain_pattern(name: bytes) -> None:
 
 def test_the_partition_of_a_known_key_never_changes() -> None:
     """0xe3069283 is the published check value of crc32c for these nine digits."""
-    assert partition_of(b"123456789", 1 << 32) == 0xE3069283
-    assert partition_of(b"123456789", 256) == 0x83
-    assert partition_of(b"any{123456789}where", 256) == 0x83
-    assert partition_of(b"", 256) == 0
+    assert find_partition(b"123456789", 1 << 32) == 0xE3069283
+    assert find_partition(b"123456789", 256) == 0x83
+    assert find_partition(b"any{123456789}where", 256) == 0x83
+    assert find_partition(b"", 256) == 0
 
 
 def test_shards_take_partitions_in_turn() -> None:
-    assert [shard_of(partition, 4) for partition in range(9)] == [0, 1, 2, 3, 0, 1, 2, 3, 0]
+    assert [find_shard(partition, 4) for partition in range(9)] == [0, 1, 2, 3, 0, 1, 2, 3, 0]
 
 
 _no_braces = st.binary(max_size=40).map(lambda name: name.translate(None, b"{}"))
@@ -57,7 +57,7 @@ _no_braces = st.binary(max_size=40).map(lambda name: name.translate(None, b"{}")
 def test_names_with_the_same_tag_share_a_partition(
     rest: bytes, tag: bytes, partitions: int
 ) -> None:
-    partition = partition_of(tag, partitions)
+    partition = find_partition(tag, partitions)
 
-    assert partition_of(b"%s{%s}" % (rest, tag), partitions) == partition
-    assert partition_of(b"{%s}%s" % (tag, rest), partitions) == partition
+    assert find_partition(b"%s{%s}" % (rest, tag), partitions) == partition
+    assert find_partition(b"{%s}%s" % (tag, rest), partitions) == partition

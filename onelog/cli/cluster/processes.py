@@ -141,7 +141,7 @@ class NodePorts:
     http: int
 
 
-def ports_of(base: int, number: int) -> NodePorts:
+def find_ports(base: int, number: int) -> NodePorts:
     """Return the ports of a node; the first one has number 1."""
     api = base + number - 1
     return NodePorts(api, api + _PEERS_PLUS, api + _HTTP_PLUS)
@@ -158,7 +158,7 @@ class PortBlock:
             undo.callback(self.close)
             self._hold(base + _GUARD_PLUS)
             for number in range(1, nodes + 1):
-                ports = ports_of(base, number)
+                ports = find_ports(base, number)
                 for port in (ports.api, ports.peers, ports.http):
                     self._hold(port)
             undo.pop_all()
@@ -175,7 +175,7 @@ class PortBlock:
 
     def hand_over(self, number: int) -> None:
         """Release a node's ports, because it starts now."""
-        ports = ports_of(self.base, number)
+        ports = find_ports(self.base, number)
         for port in (ports.api, ports.peers, ports.http):
             self._sockets.pop(port).close()
 

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from onelog.cli.cluster.processes import BASE_MAX, HOST, NodePorts, ProcessIdentity, ports_of
+from onelog.cli.cluster.processes import BASE_MAX, HOST, NodePorts, ProcessIdentity, find_ports
 from onelog.cli.failure import CommandFailed
 
 DEFAULT_PATH = Path("onelog-cluster")
@@ -87,7 +87,7 @@ class LocalCluster:
     def nodes(self) -> tuple[LocalNode, ...]:
         """All nodes in order."""
         return tuple(
-            LocalNode(number, ports_of(self.base_port, number), process)
+            LocalNode(number, find_ports(self.base_port, number), process)
             for number, process in enumerate(self.processes, start=1)
         )
 

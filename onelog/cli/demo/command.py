@@ -67,13 +67,13 @@ def demo(
     """
     from rich.console import Console
 
-    from onelog.cli.cluster.processes import HOST, hold_ports, ports_of
+    from onelog.cli.cluster.processes import HOST, find_ports, hold_ports
     from onelog.cli.demo.tour import STEPS
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
     has_pauses = sys.stdin.isatty() and sys.stdout.isatty() and not no_pause
     with hold_ports(1, asked=None, remembered=None) as block:
-        ports = ports_of(block.base, 1)
+        ports = find_ports(block.base, 1)
         known = {name: f"{HOST}:{getattr(ports, name)}" for name in ("api", "peers", "http")}
         with DemoShell({"ONELOG_ENDPOINTS": known["api"]}) as shell:
             console.print(f"A directory of its own: cd {shell.directory}", style="dim")

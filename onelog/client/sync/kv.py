@@ -6,7 +6,7 @@ Written by ``python -m scripts.generate_sync_client``: change it there.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from onelog.client.blocking import Facade, core_of
+from onelog.client.blocking import Facade, unwrap
 from onelog.client.sync.leases import Lease, Lock
 from onelog.client.sync.transactions import Txn
 from onelog.client.tables import Rows
@@ -55,7 +55,7 @@ class KV(Facade):
         """
         found: int = self._thread.run(
             self._core.put(
-                key, value, ttl_s=ttl_s, lease=core_of(lease), expected_version=expected_version
+                key, value, ttl_s=ttl_s, lease=unwrap(lease), expected_version=expected_version
             )
         )
         return found

@@ -16,7 +16,7 @@ from onelog.cluster.raft.member import Transfer
 from onelog.node.config.schema import Config, ShutdownSettings
 from onelog.node.edge import calls
 from onelog.node.edge.calls import FORWARDED_KEY, SHARD_KEY
-from onelog.node.edge.shards import namespace_of
+from onelog.node.edge.shards import parse_namespace
 from onelog.v1 import admin_pb2 as admin
 from onelog.v1 import common_pb2, kv_pb2_grpc
 from onelog.v1 import kv_pb2 as kv
@@ -355,6 +355,6 @@ def test_a_pipeline_that_nobody_uses_holds_up_no_stop(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a", "n" * 128, "é" * 64])
 def test_names_of_namespaces_are_at_most_128_bytes(name: str) -> None:
-    assert namespace_of(name) == (name or "default")
+    assert parse_namespace(name) == (name or "default")
     with pytest.raises(errors.InvalidArgument):
-        namespace_of("é" * 65)
+        parse_namespace("é" * 65)

@@ -8,7 +8,7 @@ import pytest
 from onelog.errors import ConditionFailed, OnelogError, OutcomeUnknown, Unavailable
 from onelog.node.edge.calls import FORWARDED_KEY, Forwarder
 from onelog.node.edge.exchange import CLIENT_KEY
-from onelog.node.public_errors import status_of
+from onelog.node.public_errors import to_rpc_status
 from onelog.wire.grpc import ErrorCode, Event, MessageReceived, Status
 from tests.onelog.client.echoing import UNARY, Wired, wired
 from tests.system.ports import free_addresses
@@ -31,7 +31,7 @@ def reset(at: Wired, event: Event) -> None:
 
 def answer_no(at: Wired, event: Event) -> None:
     if type(event) is MessageReceived:
-        details = status_of(REFUSAL).SerializeToString()
+        details = to_rpc_status(REFUSAL).SerializeToString()
         at.wire.finish(event.call, Status(REFUSAL.code, REFUSAL.message, details))
 
 

@@ -60,10 +60,10 @@ def found(lone: LoneNode, name: str = "export") -> Hold:
 
 def proposed(lone: LoneNode) -> list[Command]:
     """Return what a leader would propose about holds."""
-    return [command_of(draft) for draft in breaks(lone.shard)]
+    return [parse_command(draft) for draft in breaks(lone.shard)]
 
 
-def command_of(draft: Draft) -> Command:
+def parse_command(draft: Draft) -> Command:
     _, reader = read_prefix(draft.payload)
     return decode_command(draft.entry_type, reader)
 
@@ -182,7 +182,7 @@ def test_a_short_disk_breaks_the_hold_that_is_in_the_way_and_the_next_when_it_ha
         drafts = breaks(lone.shard)
         if drafts:
             lone.write(*drafts)
-            broken += map(command_of, drafts)
+            broken += map(parse_command, drafts)
             assert lone.shard.log.first_index <= early or len(broken) > 1
     assert [each.name for each in broken if isinstance(each, HoldBreak)] == [
         "early",

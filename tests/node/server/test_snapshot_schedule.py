@@ -67,7 +67,7 @@ def sample(node: Node, name: str) -> float:
     return float(found[1])
 
 
-def shard_of(node: Node) -> Any:
+def find_shard(node: Node) -> Any:
     return node.context.drivers[0].shard
 
 
@@ -80,7 +80,7 @@ def test_a_log_that_grows_is_snapshotted_and_trimmed_and_a_restart_replays_only_
 ) -> None:
     async def test() -> None:
         async with single(tmp_path, shards=1, log=LOG, snapshot=BY_SIZE) as node:
-            report, shard = report_of(node), shard_of(node)
+            report, shard = report_of(node), find_shard(node)
             async with asyncio.timeout(DEADLINE_S):
                 while report.taken < 3 or shard.log.first_index == 1:
                     await fill(node)
@@ -103,7 +103,7 @@ def test_a_log_that_grows_is_snapshotted_and_trimmed_and_a_restart_replays_only_
             async with AsyncClient(node.endpoint) as client:
                 assert (await anext(client.admin.read_log(0))).index >= status.first_index
         async with single(tmp_path, shards=1, log=LOG, snapshot=NEVER) as node:
-            recovered = shard_of(node).recovered
+            recovered = find_shard(node).recovered
             assert recovered.snapshot is not None
             newest_index = recovered.snapshot.record.index
             assert newest_index >= newest.index
@@ -154,7 +154,7 @@ def test_snapshots_in_a_row_do_not_shorten_the_past_and_a_restart_neither(tmp_pa
         async with single(tmp_path, shards=1, log=LOG, snapshot=NEVER) as node:
             async with AsyncClient(node.endpoint) as client:
                 await write_and_snapshot(client, 30, 2)
-                await until(lambda: shard_of(node).log.first_index > 1)
+                await until(lambda: find_shard(node).log.first_index > 1)
                 with pytest.raises(OutOfRange) as caught:
                     await client.kv.get("seen", read=Read(as_of_index=min(written)))
                 status = (await client.admin.status()).shards[0]
@@ -175,7 +175,7 @@ def test_what_a_state_of_the_past_refers_to_is_kept_with_it(tmp_path: Path) -> N
 
         keep = SnapshotSettings(log_bytes_min=64 << 10, interval_s=0.2, past_s_min=3.0)
         async with single(tmp_path, shards=1, log=LOG, snapshot=keep) as node:
-            shard, report = shard_of(node), report_of(node)
+            shard, report = find_shard(node), report_of(node)
             await fill(node)
             made = await write(node, draft(queue_commands.QueueCreate("jobs", QueueConfig())))
             queue = made[0].number
@@ -202,7 +202,7 @@ def test_the_log_is_trimmed_as_snapshots_get_older_than_the_past_that_is_kept(
     async def test() -> None:
         keep = SnapshotSettings(log_bytes_min=64 << 10, interval_s=0.2, past_s_min=0.5)
         async with single(tmp_path, shards=1, log=LOG, snapshot=keep) as node:
-            shard = shard_of(node)
+            shard = find_shard(node)
             while shard.log.first_index == 1:
                 await fill(node)
                 await asyncio.sleep(0.05)
@@ -220,7 +220,7 @@ def test_the_past_gives_way_when_the_disk_is_short_of_space(
     async def test() -> None:
         keep = SnapshotSettings(interval_s=0.5, kept_min=5, past_s_min=3600.0)
         async with single(tmp_path, shards=1, log=LOG, snapshot=keep) as node:
-            shard = shard_of(node)
+            shard = find_shard(node)
             async with AsyncClient(node.endpoint) as client:
                 await write_and_snapshot(client, 0, 6)
             assert shard.log.first_index == 1
@@ -257,7 +257,7 @@ def test_what_a_queue_still_needs_is_not_trimmed_and_goes_when_it_is_done(tmp_pa
 
         settings = SnapshotSettings(log_bytes_min=64 << 10, interval_s=0.5)
         async with single(tmp_path, shards=1, log=LOG, snapshot=settings) as node:
-            shard, report = shard_of(node), report_of(node)
+            shard, report = find_shard(node), report_of(node)
             await fill(node)
             made = await write(node, draft(queue_commands.QueueCreate("jobs", QueueConfig())))
             queue = made[0].number
@@ -281,7 +281,7 @@ def test_a_builder_that_fails_is_reported_and_tried_again(tmp_path: Path) -> Non
     async def test() -> None:
         settings = SnapshotSettings(interval_s=0.1, retry_s=0.1)
         async with single(tmp_path, shards=1, log=LOG, snapshot=settings) as node:
-            report, shard = report_of(node), shard_of(node)
+            report, shard = report_of(node), find_shard(node)
             directory = shard.snapshots.directory
             away = directory.with_name("away")
             directory.rename(away)
@@ -311,7 +311,7 @@ def test_a_builder_that_hangs_is_killed_and_leaves_nothing(tmp_path: Path) -> No
             with pytest.raises(BuilderTimeout):
                 await snapshots.take(node.context.drivers[0])
             assert snapshots.report(0).failures == 1
-            assert os.listdir(shard_of(node).snapshots.directory) == []
+            assert os.listdir(find_shard(node).snapshots.directory) == []
             snapshots.close()
 
     run(test())
@@ -330,7 +330,7 @@ def test_a_build_that_is_cancelled_ends_its_process_and_leaves_nothing(tmp_path:
                 return started[-1]
 
             snapshots = Snapshots(node.context.clock, start=start)
-            directory = shard_of(node).snapshots.directory
+            directory = find_shard(node).snapshots.directory
             taking = asyncio.create_task(snapshots.take(node.context.drivers[0]))
             await until(lambda: os.listdir(directory))
             taking.cancel()
@@ -366,13 +366,13 @@ def test_a_snapshot_that_differs_from_the_live_state_is_an_alarm_and_is_not_kept
     async def test() -> None:
         async with single(tmp_path, shards=1, log=LOG, snapshot=NEVER) as node:
             await fill(node)
-            store = shard_of(node).projections.kv.stores[NAMESPACE]
+            store = find_shard(node).projections.kv.stores[NAMESPACE]
             store.hash_total += 1  # as if a put had been applied wrongly
             snapshots = node.context.snapshots
             with pytest.raises(StateMismatch):
                 await snapshots.take(node.context.drivers[0])
-            assert shard_of(node).snapshots.records == ()
-            assert os.listdir(shard_of(node).snapshots.directory) == []
+            assert find_shard(node).snapshots.records == ()
+            assert os.listdir(find_shard(node).snapshots.directory) == []
             status = await node.admin.GetStatus(admin.GetStatusRequest())
             assert [each.reason for each in status.alarms] == ["STATE_MISMATCH"]
             assert sample(node, "snapshot_mismatch") == 1
@@ -389,7 +389,7 @@ def test_a_kept_snapshot_that_was_damaged_is_reported_and_not_counted_any_more(
 ) -> None:
     async def test() -> None:
         async with single(tmp_path, shards=1, log=LOG, snapshot=NEVER) as node:
-            shard, driver = shard_of(node), node.context.drivers[0]
+            shard, driver = find_shard(node), node.context.drivers[0]
             for _ in range(2):
                 await fill(node)
                 await node.context.snapshots.take(driver)
@@ -412,7 +412,7 @@ def test_the_bytes_behind_an_index_are_about_those_that_were_written_since(tmp_p
     async def test() -> None:
         async with single(tmp_path, shards=1, log=LOG, snapshot=NEVER) as node:
             await fill(node)
-            log = shard_of(node).log
+            log = find_shard(node).log
             index = log.last_index
             assert log_bytes_behind(log, index) == 0
             await fill(node, count=30)

@@ -9,7 +9,7 @@ from onelog.node.server.server import Server, new_node
 from onelog.node.services import SERVICES
 from onelog.v1 import admin_pb2, pipeline_pb2, stream_pb2
 from onelog.v1 import kv_pb2 as kv
-from tests.node.services.nodes import Node, config_of, run, until
+from tests.node.services.nodes import Node, parse_config, run, until
 from tests.node.services.streams import append
 from tests.node.services.test_stream_tail import Tail, at
 from tests.node.watch.test_watch import Watcher, told
@@ -24,7 +24,7 @@ def two_ports() -> Address:
 
 
 async def start(directory: Path) -> list[Node]:
-    config = config_of(directory, shards=SHARDS)
+    config = parse_config(directory, shards=SHARDS)
     config = replace(
         config,
         node=replace(config.node, workers=2),

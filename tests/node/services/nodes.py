@@ -113,7 +113,7 @@ class Node:
         await self.task
 
 
-def config_of(directory: Path, **changes: Any) -> Config:
+def parse_config(directory: Path, **changes: Any) -> Config:
     any_port = Address("127.0.0.1", 0)
     config = Config(
         node=NodeSettings(name=changes.pop("name", "n1"), data_dir=directory),
@@ -152,7 +152,7 @@ def is_ready(nodes: Sequence[Node]) -> bool:
 @asynccontextmanager
 async def single(directory: Path, **changes: Any) -> AsyncIterator[Node]:
     """A cluster of one."""
-    node = await start(config_of(directory / "n1", **changes))
+    node = await start(parse_config(directory / "n1", **changes))
     try:
         await until(lambda: is_ready([node]))
         yield node
@@ -168,7 +168,7 @@ async def cluster(directory: Path, **changes: Any) -> AsyncIterator[list[Node]]:
     nodes: list[Node] = []
     try:
         for name, address in initial:
-            config = config_of(directory / name, name=name, **dict(changes))
+            config = parse_config(directory / name, name=name, **dict(changes))
             config = replace(
                 config,
                 listen=replace(config.listen, peers=address),

@@ -22,9 +22,9 @@ from onelog.v1 import kv_pb2 as kv
 from tests.node.services.nodes import (
     Node,
     cluster,
-    config_of,
     eventually,
     is_ready,
+    parse_config,
     refusal,
     run,
     single,
@@ -327,7 +327,7 @@ def test_bad_input_is_refused_with_a_reason_and_no_shard_is_changed(tmp_path: Pa
 
 def test_holds_survive_a_restart_and_the_python_client_moves_them(tmp_path: Path) -> None:
     async def test() -> None:
-        config = config_of(tmp_path / "n1", shards=1, log=LOG, snapshot=NEVER)
+        config = parse_config(tmp_path / "n1", shards=1, log=LOG, snapshot=NEVER)
         node = await start(config)
         await until(lambda: is_ready([node]))
         async with AsyncClient(node.endpoint) as client:

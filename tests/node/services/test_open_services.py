@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from grpc_reflection.v1alpha import reflection_pb2  # type: ignore[import-untyped]
 
 from tests.node.services.nodes import Node, run, single, start, until
-from tests.node.services.nodes import config_of as settings
+from tests.node.services.nodes import parse_config as settings
 
 STATUS = health_pb2.HealthCheckResponse
 Ask = reflection_pb2.ServerReflectionRequest

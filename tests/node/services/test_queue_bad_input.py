@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from onelog import errors
-from onelog.errors import class_of
+from onelog.errors import choose_class
 from onelog.projections.reasons import Reason
 from onelog.reasons import find_class
 from onelog.v1 import common_pb2
@@ -254,4 +254,4 @@ def test_bad_operations_of_a_message_are_refused_one_by_one(tmp_path: Path) -> N
 def test_reasons_are_the_same_class_on_both_sides() -> None:
     for reason in Reason:
         kind = find_class(reason.name)
-        assert class_of(kind.code, reason.name) is kind, reason.name
+        assert choose_class(kind.code, reason.name) is kind, reason.name

@@ -17,7 +17,7 @@ def enqueue(*bodies: bytes, **fields: Any) -> q.EnqueueRequest:
     return q.EnqueueRequest(**JOBS, messages=[q.NewMessage(body=body, **fields) for body in bodies])
 
 
-async def session_of(node: Node, **fields: Any) -> common_pb2.Session:
+async def parse_session(node: Node, **fields: Any) -> common_pb2.Session:
     opened = await node.pipeline.OpenSession(pipeline.OpenSessionRequest())
     return common_pb2.Session(session_id=opened.session_id, sequence=1, **fields)
 
@@ -69,7 +69,7 @@ def test_a_repeated_request_of_a_session_enqueues_once(tmp_path: Path) -> None:
     """D14: many messages of one request are exact too; each has a sequence of its own."""
 
     async def test(jobs: Jobs) -> None:
-        session = await session_of(jobs.node)
+        session = await parse_session(jobs.node)
         request = enqueue(b"a", b"b", b"c")
         request.options.session.CopyFrom(session)
         first = await jobs.stub.Enqueue(request)
@@ -92,7 +92,7 @@ def test_a_repeated_request_of_a_session_enqueues_once(tmp_path: Path) -> None:
 def test_a_repeated_message_of_a_session_does_nothing_twice(tmp_path: Path) -> None:
     async def test(jobs: Jobs) -> None:
         operation = pipeline.Operation
-        session = await session_of(jobs.node)
+        session = await parse_session(jobs.node)
         operations = (
             operation(put=kv.PutRequest(key=b"k", value=b"v")),
             operation(enqueue=enqueue(b"a", b"b", b"c")),
@@ -122,7 +122,7 @@ def test_a_message_that_is_forwarded_keeps_its_numbers(tmp_path: Path) -> None:
             others = [node for node in nodes if node is not leader]
             jobs = Jobs(others[0])
             await jobs.create()
-            session = await session_of(others[0])
+            session = await parse_session(others[0])
             operations = (
                 operation(enqueue=enqueue(b"a", b"b")),
                 operation(count=kv.CountRequest(key=b"n", add=1)),
@@ -156,7 +156,7 @@ def test_a_batch_changes_keys_and_queues_or_nothing(tmp_path: Path) -> None:
                 operation(nack=q.NackRequest(**jobs.leased([two]), reason="no")),
             ],
         )
-        request.options.session.CopyFrom(await session_of(jobs.node))
+        request.options.session.CopyFrom(await parse_session(jobs.node))
         answer = await jobs.node.pipeline.Transact(request)
         again = await jobs.node.pipeline.Transact(request)
         for each in (answer, again):

@@ -24,7 +24,7 @@ def ack_of(message: Any, queue: str = "jobs", **fields: Any) -> pipeline.Operati
     return pipeline.Operation(ack=q.AckRequest(queue=queue, messages=[leased], **fields))
 
 
-def put_of(key: bytes) -> pipeline.Operation:
+def parse_put(key: bytes) -> pipeline.Operation:
     return pipeline.Operation(put=kv.PutRequest(key=key, value=b"v"))
 
 
@@ -105,7 +105,7 @@ def test_what_takes_turns_with_other_writes_is_not_taken_apart(tmp_path: Path) -
         message = q.Message(message_id=1, token=1)
         operations = [ack_of(message)]
         for number in range(20):
-            operations += [put_of(b"k%d" % number), ack_of(message), enqueue_of(b"x")]
+            operations += [parse_put(b"k%d" % number), ack_of(message), enqueue_of(b"x")]
         request = pipeline.ExecuteRequest(operations=operations)
         sorted_message = Message(get_edge(jobs.node.context), request, cast(Any, None), 0)
         sorted_message.sort()

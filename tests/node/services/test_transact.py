@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog import errors
-from onelog.node.services.kv import put_of
+from onelog.node.services.kv import parse_put
 from onelog.node.services.transact import prepare
 from onelog.projections.codec import SessionRef, read_prefix
 from onelog.projections.conditions import Condition, Target
@@ -81,7 +81,7 @@ def test_puts_without_options_that_follow_each_other_are_one_entry(
             continue
         made = [puts_of(draft) for draft, _ in part.puts]
         assert [len(puts) for puts in made] == [number for _, number in part.puts]
-        assert [put for puts in made for put in puts] == list(map(put_of, part.requests))
+        assert [put for puts in made for put in puts] == list(map(parse_put, part.requests))
         for draft, number in part.puts:
             assert draft.entry_type == (TYPE_PUT if number == 1 else TYPE_PUT_MANY)
             assert len({each.key for each in puts_of(draft)}) == number

@@ -134,8 +134,8 @@ def test_lists_of_names_as_they_were_in_the_shard_of_a_routing_key(tmp_path: Pat
 
             tags = [f"{{{number}}}" for number in range(20)]
             here = tags[0]
-            shard_of = client._connection.topology.shard_of
-            there = next(each for each in tags if shard_of(each.encode()) != shard_of(b"{0}"))
+            find_shard = client._connection.topology.find_shard
+            there = next(each for each in tags if find_shard(each.encode()) != find_shard(b"{0}"))
             await create(f"n1{here}")
             await create(f"n2{there}")
             index = await client.kv.put(here, "")

@@ -132,7 +132,7 @@ class Scripted:
     async def ready(self, _timeout_s: float) -> None:
         """See ``Connection``."""
 
-    def shard_of(self, name: bytes) -> int:
+    def find_shard(self, name: bytes) -> int:
         return {name: shard for shard, name in NAMES.items()}[name.decode()]
 
     async def stream(self, _path: str, request: Any, **_: object) -> AsyncIterator[Any]:

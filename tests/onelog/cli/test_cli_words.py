@@ -6,7 +6,7 @@ import pytest
 
 from onelog.cli.main import _report
 from onelog.errors import InvalidArgument, Unavailable, Unimplemented
-from onelog.node.public_errors import status_of
+from onelog.node.public_errors import to_rpc_status
 from onelog.status import error_of_status
 from onelog.ual.directory import read_node
 from onelog.ual.files import DiskFiles
@@ -107,4 +107,4 @@ def test_a_server_that_does_not_know_a_call_may_be_a_port_for_peers(
 
 def test_a_reason_is_not_said_twice() -> None:
     refused = Unavailable("STARTING: this node is recovering", reason="STARTING")
-    assert str(error_of_status(status_of(refused))) == "STARTING: this node is recovering"
+    assert str(error_of_status(to_rpc_status(refused))) == "STARTING: this node is recovering"

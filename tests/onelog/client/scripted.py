@@ -14,7 +14,7 @@ import grpc.aio  # type: ignore[import-untyped]
 
 from onelog.client.options import ClientOptions
 from onelog.errors import OnelogError
-from onelog.node.public_errors import fill_error, status_of
+from onelog.node.public_errors import fill_error, to_rpc_status
 from onelog.v1 import admin_pb2, pipeline_pb2
 
 WAIT_S = 120.0
@@ -204,7 +204,7 @@ def refusing(error: OnelogError, times: int, *, effect: bool = False) -> Script:
 
 
 async def _abort(context: Any, error: OnelogError) -> None:
-    status = status_of(error)
+    status = to_rpc_status(error)
     code = next(each for each in grpc.StatusCode if each.value[0] == error.code)
     details = (("grpc-status-details-bin", status.SerializeToString()),)
     await context.abort(code, error.message, details)

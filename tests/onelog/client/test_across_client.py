@@ -169,7 +169,7 @@ def test_an_operator_sees_the_cluster(tmp_path: Path) -> None:
             topology = await client.admin.topology()
             assert {each.leader_endpoint for each in topology.shards} == {node.endpoint}
             assert len((await client.admin.members()).shards) == 2
-            shard = client._connection.topology.shard_of(b"a")
+            shard = client._connection.topology.find_shard(b"a")
             entries = [entry async for entry in client.admin.read_log(shard)]
             assert [entry.index for entry in entries] == list(range(1, len(entries) + 1))
             assert (await client.admin.state_hash(shard)).index >= len(entries)

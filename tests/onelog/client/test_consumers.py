@@ -278,7 +278,7 @@ def test_a_tail_over_streams_of_all_shards_begins_at_the_start_or_at_a_time(
 ) -> None:
     async def test(client: AsyncClient) -> None:
         names = [f"s{number}" for number in range(6)]
-        shards = {client._connection.topology.shard_of(name.encode()) for name in names}
+        shards = {client._connection.topology.find_shard(name.encode()) for name in names}
         assert len(shards) > 1
         for name in names:
             await client.stream(name).create()

@@ -62,7 +62,7 @@ def test_what_another_node_did_has_its_cost_too(tmp_path: Path) -> None:
             async with AsyncClient(follower.endpoint) as client:
                 await client.connect()
                 client._connection.topology.redirect(0, follower.endpoint)
-                assert client._connection.topology.endpoint_of(0) == follower.endpoint
+                assert client._connection.topology.find_endpoint(0) == follower.endpoint
                 with costs() as spent:
                     await client.kv.put("a", "1")
                 assert all(map(is_of_a_write, spent))

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.client.topology import routing_key, routing_keys, shard_of
+from onelog.client.topology import find_shard, routing_key, routing_keys
 from onelog.ual import routing
 
 names = st.one_of(
@@ -15,8 +15,8 @@ names = st.one_of(
 @given(names, st.integers(1, 300), st.integers(1, 20))
 def test_the_client_routes_as_the_server_does(name: bytes, partitions: int, shards: int) -> None:
     assert routing_key(name) == routing.routing_key(name)
-    expected = routing.shard_of(routing.partition_of(name, partitions), shards)
-    assert shard_of(name, partitions, shards) == expected
+    expected = routing.find_shard(routing.find_partition(name, partitions), shards)
+    assert find_shard(name, partitions, shards) == expected
 
 
 @given(st.lists(names | st.from_regex(rb"[ab}]{0,2}\{[ab{]{0,2}\}[ab]{0,2}", fullmatch=True)))

@@ -41,7 +41,7 @@ def test_calls_and_pipelines_have_sessions_of_their_own(tmp_path: Path) -> None:
             await client.kv.put("a", "1")
             lease = await client.kv.lease(10, key="a")
             sessions = client._connection.sessions
-            shard = client._connection.topology.shard_of(b"a")
+            shard = client._connection.topology.find_shard(b"a")
             pipelined, called = sessions.get(shard), sessions.get(shard, for_calls=True)
             assert pipelined is not None
             assert called is not None
@@ -58,7 +58,7 @@ def test_an_idle_session_is_kept_and_a_lost_one_replaced(tmp_path: Path) -> None
         async with single(tmp_path) as node, AsyncClient(node.endpoint, options=options) as client:
             await client.kv.put("a", "1")
             sessions = client._connection.sessions
-            shard = client._connection.topology.shard_of(b"a")
+            shard = client._connection.topology.find_shard(b"a")
             session = sessions.get(shard)
             assert session is not None
             await asyncio.sleep(1.6)  # longer than it lives: time itself is what is tested

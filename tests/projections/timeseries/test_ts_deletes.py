@@ -87,7 +87,7 @@ def test_a_series_without_points_goes() -> None:
     world = filled()
     world.run(Delete("cpu", ONLY_A, 0, 9 * SECOND))
 
-    assert A not in world.series.rooms["default"].series
+    assert A not in world.series.spaces["default"].series
     assert world.meta(A) is None
     assert world.meta(B) is not None
 
@@ -278,7 +278,7 @@ def test_retention_drops_points_and_blocks_by_entries() -> None:
     assert world.series.pinned(0, world.index)  # half of the block still counts
     world.pass_time(100 * SECOND)
     assert not world.series.pinned(0, world.index)
-    assert A not in world.series.rooms["default"].series
+    assert A not in world.series.spaces["default"].series
     assert world.router.next_deadline() is None
     world.router.check()
 

@@ -282,8 +282,8 @@ class SeriesMachine(RuleBasedStateMachine):
 
     def compare_rolled_up(self, measurement: str, made: Rule, until: int) -> None:
         """Compare all whole windows before ``until`` with loops over the points that there are."""
-        room = self.world.series.rooms[NAMESPACE]
-        _, progress = room.measurements[measurement].rules[made.name]
+        space = self.world.series.spaces[NAMESPACE]
+        _, progress = space.measurements[measurement].rules[made.name]
         if progress.refused_count:  # the target has a field of another type since long ago
             return
         twin = self.twin.measurements[measurement]

@@ -122,7 +122,7 @@ def test_a_query_finds_what_a_loop_finds(data: st.DataObject, field: str, policy
             world.run(Delete("m", (), first, last))
             twin.delete("m", (), first, last)
     world.router.check()
-    if field not in world.series.rooms["default"].measurements["m"].field_ids:
+    if field not in world.series.spaces["default"].measurements["m"].field_ids:
         return
     for _ in range(6):
         assert_same(world, twin, data.draw(queries(field)))
@@ -257,7 +257,7 @@ def test_blocks_between_the_same_first_and_last_one_are_not_taken_for_each_other
 
 def test_a_plan_shows_the_moment_at_which_it_was_made() -> None:
     world = filled(1_500)
-    measurement = world.series.rooms["default"].measurements["m"]
+    measurement = world.series.spaces["default"].measurements["m"]
     for series in measurement.series.values():
         world.batch(Run(series.name, "f", FieldType.F64, [1_500 * SECOND], [1.0]))
     ids = measurement.index.select([]).tolist()

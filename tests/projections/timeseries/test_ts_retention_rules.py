@@ -37,7 +37,7 @@ def trims_of(done: list[tuple[Draft, Result]]) -> list[Trim]:
 
 
 def trim_to(world: SeriesWorld, cutoff_ns: int) -> Trim:
-    created = world.series.rooms["default"].measurements["cpu"].created_index
+    created = world.series.spaces["default"].measurements["cpu"].created_index
     return Trim("cpu", created, cutoff_ns, 0)
 
 
@@ -138,7 +138,7 @@ def test_a_trim_on_its_way_is_refused_when_a_rule_went_back_meanwhile() -> None:
     world.now_ns += MINUTE
     world.work()
     assert dict(world.points(A_MINUTES, "x_count"))[5 * MINUTE] == 2
-    measurement = world.series.rooms["default"].measurements["cpu"]
+    measurement = world.series.spaces["default"].measurements["cpu"]
     assert measurement.trimmed_ns == 11 * MINUTE
 
 
@@ -164,7 +164,7 @@ def test_a_window_that_retention_has_cut_is_not_rolled_up_from_what_is_left() ->
     world.run(CreateMeasurement("cpu", SHORT))
     world.batch(Run(A, "x", FieldType.F64, np.arange(1_200) * SECOND, np.ones(1_200)))
     world.pass_time(1_230 * SECOND)
-    assert world.series.rooms["default"].measurements["cpu"].trimmed_ns == 630 * SECOND
+    assert world.series.spaces["default"].measurements["cpu"].trimmed_ns == 630 * SECOND
 
     world.run(SetRule("cpu", Rule("minutes", "cpu_1m", MINUTE, 0, (Aggregate.COUNT,))))
     world.work()

@@ -286,7 +286,7 @@ def test_a_rollup_before_its_time_or_of_another_rule_is_refused() -> None:
     world = ruled(Aggregate.COUNT, delay_ns=SECOND)
     world.write(A, SECOND, x=1.0)
     empty = read_batch(Reader(encode_batch([])))
-    created = world.series.rooms["default"].measurements["cpu"].created_index
+    created = world.series.spaces["default"].measurements["cpu"].created_index
     rule_index = progress_of(world).index
     world.now_ns = 60 * SECOND
 
@@ -392,7 +392,7 @@ def test_rules_have_limits_and_no_chains() -> None:
 def test_late_points_do_not_reopen_what_retention_has_cut() -> None:
     """A window that lost points to retention must not be written again from what is left."""
     world = ruled(Aggregate.COUNT)
-    measurement = world.series.rooms["default"].measurements["cpu"]
+    measurement = world.series.spaces["default"].measurements["cpu"]
     world.batch(Run(A, "x", FieldType.F64, np.arange(600) * SECOND, np.ones(600)))
     world.pass_time(600 * SECOND)
     world.series._store.update(measurement, trimmed_ns=150 * SECOND)

@@ -11,7 +11,7 @@ import pytest
 
 from onelog.projections.errors import CorruptSection
 from onelog.projections.limits import CHUNK_SIZE_MAX
-from onelog.projections.timeseries.store import Field, Room, Store
+from onelog.projections.timeseries.store import Field, SeriesSpace, Store
 from onelog.projections.timeseries.types import Aggregate, Config, FieldType, Progress, Rule
 from tests.projections.timeseries import ts_histories
 from tests.projections.timeseries.ts_world import SECOND, SeriesWorld
@@ -103,13 +103,13 @@ class NoKeys:
 def test_measurements_fields_and_rules_are_in_the_accounts(fields: int, rules: int) -> None:
     """10,000 measurements without a point are 11 MB: nobody would know where they went."""
     store = Store(NoKeys())
-    room = store.rooms["default"] = Room("default", 1)
+    space = store.spaces["default"] = SeriesSpace("default", 1)
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         for number in range(1_000, 2_000):
             config = Config(retention_ns=10**12 + number)
-            measurement = store.create_measurement(room, f"measure-{number}", config, number)
+            measurement = store.create_measurement(space, f"measure-{number}", config, number)
             new = [Field(f"field-{each:03}", FieldType.F64) for each in range(fields)]
             store.add_fields(measurement, new)
             made = {}

@@ -61,7 +61,7 @@ def random_commands(draw: Random, state: TimeSeries, namespace: str = "default")
 def answers(state: TimeSeries, read_block: ReadBlock | None = None) -> list[object]:
     """Return everything that can be asked; with the log also every point."""
     found: list[object] = [list(state.pinned(0, 2**63)), state.counts()]
-    for namespace in sorted(state.rooms):
+    for namespace in sorted(state.spaces):
         measurements = state.measurements(namespace)
         assert isinstance(measurements, list), measurements
         for info in measurements:
@@ -125,10 +125,10 @@ def _run(draw: Random) -> Run:
 
 def _block(draw: Random, state: TimeSeries, namespace: str) -> list[Draft]:
     """Return a block of some buffer, as a leader might make one of any size."""
-    room = state.rooms.get(namespace)
+    space = state.spaces.get(namespace)
     columns = [
         (series.measurement, column)
-        for series in (room.series.values() if room else ())
+        for series in (space.series.values() if space else ())
         for column in series.columns.values()
         if len(column)
     ]

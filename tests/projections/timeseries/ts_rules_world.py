@@ -31,7 +31,7 @@ def ruled(*aggregates: Aggregate, delay_ns: int = 0, window_ns: int = MINUTE) ->
 
 
 def progress_of(world: SeriesWorld) -> Progress:
-    return world.series.rooms["default"].measurements["cpu"].rules["minutes"][1]
+    return world.series.spaces["default"].measurements["cpu"].rules["minutes"][1]
 
 
 def decoded(draft: Draft) -> Command:

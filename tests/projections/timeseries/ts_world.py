@@ -96,7 +96,7 @@ class SeriesWorld:
         return self.draft(encode_write_batch(encode_batch(runs), namespace))
 
     def find(self, name: bytes, namespace: str = NAMESPACE) -> Series:
-        return self.series.rooms[namespace].series[name]
+        return self.series.spaces[namespace].series[name]
 
     def column(self, name: bytes, field: str) -> Column:
         series = self.find(name)

@@ -223,9 +223,9 @@ def groups(state: Projections) -> Iterator[Row]:
 
 def _series(state: Projections) -> Iterator[tuple[Row, Series, int]]:
     """Yield what both tables have, the series and the id of the field."""
-    for namespace in sorted(state.series.rooms):
-        room = state.series.rooms[namespace]
-        for measurement in room.in_order():
+    for namespace in sorted(state.series.spaces):
+        space = state.series.spaces[namespace]
+        for measurement in space.in_order():
             for series_id in measurement.index.ids:
                 series = measurement.series[int(series_id)]
                 name = parse_series(series.name)

@@ -30,7 +30,7 @@ from onelog.projections.reasons import Reason
 from onelog.spark.columns import kv, view
 from onelog.spark.columns.block import Block
 from onelog.spark.columns.kv import VIEW, entries_with_prefix
-from onelog.spark.columns.operations import OPERATIONS, types_of
+from onelog.spark.columns.operations import OPERATIONS, find_types
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request
 from onelog.ual.entry import Draft, Entry, decode_entry
@@ -99,7 +99,7 @@ def test_golden_payloads_are_as_the_projections_decode_them() -> None:
 
 def test_every_operation_of_the_owner_has_a_reader() -> None:
     assert {OPERATIONS[number] for number in VIEW.types or ()} == set(NAMES.values()) - {"get"}
-    assert VIEW.types == types_of("kv")
+    assert VIEW.types == find_types("kv")
 
 
 def outcome(payload: bytes, entry_type: int, filler: bytes) -> list[Row] | None:

@@ -19,7 +19,7 @@ from onelog.projections.timeseries import commands as ts_commands
 from onelog.projections.timeseries.names import SeriesName, format_series, parse_series
 from onelog.spark.columns import kv, log
 from onelog.spark.columns.block import Block, Transactions, cut_blocks
-from onelog.spark.columns.operations import OPERATIONS, OWNERS, TYPES, types_of
+from onelog.spark.columns.operations import OPERATIONS, OWNERS, TYPES, find_types
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request, View
 from onelog.spark.columns.views import VIEWS
@@ -262,9 +262,9 @@ def test_operations_have_the_numbers_of_the_projections() -> None:
         ("stream", stream_commands.STREAM_OPERATIONS),
     ):
         numbers = {each.number for each in operations if each.is_entry}
-        assert numbers == {number & 0xFF for number in types_of(owner)}
+        assert numbers == {number & 0xFF for number in find_types(owner)}
     system = {each.number for each in system_commands.SYSTEM_OPERATIONS}
-    assert system | set(OPAQUE) == types_of("system")
+    assert system | set(OPAQUE) == find_types("system")
     assert OPERATIONS[TYPES["stream", "ack"]] == OPERATIONS[TYPES["queue", "ack"]] == "ack"
 
 
@@ -277,6 +277,6 @@ def test_views_are_found_by_their_names() -> None:
 def test_a_view_narrows_the_types_of_a_selection() -> None:
     wanted = Selection(types=frozenset((0x0101, 0x0401)))
     assert kv.VIEW.narrowed(wanted) == frozenset((0x0101,))
-    assert kv.VIEW.narrowed(Selection()) == types_of("kv")
+    assert kv.VIEW.narrowed(Selection()) == find_types("kv")
     assert log.VIEW.narrowed(wanted) == wanted.types
     assert log.VIEW.narrowed(Selection()) is None

@@ -18,7 +18,7 @@ from onelog.projections.queue.commands import (
 )
 from onelog.projections.queue.message import Enqueue, QueueConfig
 from onelog.spark.columns import view as views
-from onelog.spark.columns.operations import types_of
+from onelog.spark.columns.operations import find_types
 from onelog.spark.columns.queue import VIEW
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request
@@ -77,7 +77,7 @@ def test_commands_of_a_history_have_the_rows_of_their_commands() -> None:
 
 
 def test_every_operation_of_queues_has_rows() -> None:
-    assert VIEW.types == types_of("queue")
+    assert VIEW.types == find_types("queue")
 
 
 def test_rows_say_where_they_stand_in_the_log() -> None:

@@ -11,7 +11,7 @@ from onelog.projections.errors import BadPayload
 from onelog.projections.stream.commands import Ack, Append, DeadLetter, Delete, encode_command
 from onelog.spark.columns import stream, stream_operations
 from onelog.spark.columns import view as views
-from onelog.spark.columns.operations import types_of
+from onelog.spark.columns.operations import find_types
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request, View
 from onelog.ual.entry import Draft
@@ -82,7 +82,7 @@ def test_commands_of_a_history_have_the_rows_of_their_commands() -> None:
 def test_every_operation_of_streams_has_rows_in_one_of_the_views() -> None:
     assert RECORDS.types is not None
     assert OPERATIONS.types is not None
-    assert RECORDS.types | OPERATIONS.types == types_of("stream")
+    assert RECORDS.types | OPERATIONS.types == find_types("stream")
     assert not RECORDS.types & OPERATIONS.types
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench.spark_data import NAMESPACE, groups_of, kv_drafts, write_groups
+from bench.spark_data import NAMESPACE, cut_groups, kv_drafts, write_groups
 from onelog.projections.codec import encode_prefix
 from onelog.projections.kv.commands import Put, PutMany, encode_body, encode_command
 from onelog.spark.columns.views import VIEWS
@@ -30,14 +30,14 @@ def groups() -> Iterator[list[Draft]]:
     draw = Random(1)
     head = encode_prefix(NAMESPACE) + b"\x00" + (1).to_bytes(2, "little") + b"k"
     large = PAYLOAD_SIZE_MAX - len(head)
-    yield from groups_of(kv_drafts(60_000))
+    yield from cut_groups(kv_drafts(60_000))
     yield [Draft(PUT, head + draw.randbytes(large))]
     for letter in b"abc":  # small in the file, and large where they are read
         yield [Draft(PUT, head + bytes([letter]) * large)]
     bodies = tuple(encode_body(Put(b"%d" % n, draw.randbytes(10_000))) for n in range(1_000))
     yield [encode_command(PutMany(bodies), NAMESPACE)]
     yield [Draft(PUT, head + draw.randbytes(large))]
-    yield from groups_of(kv_drafts(400_000))
+    yield from cut_groups(kv_drafts(400_000))
 
 
 @pytest.fixture(scope="module")

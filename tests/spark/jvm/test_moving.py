@@ -43,12 +43,12 @@ def server(directory: Path, **flags: str) -> Iterator[ServeProcess]:
         yield node
 
 
-def endpoint_of(node: ServeProcess) -> str:
+def find_endpoint(node: ServeProcess) -> str:
     return node.flags["listen"]
 
 
 def first_index(node: ServeProcess) -> int:
-    with Client(endpoint_of(node)) as client:
+    with Client(find_endpoint(node)) as client:
         return client.log.describe(0).first_index
 
 
@@ -62,10 +62,10 @@ def test_a_table_of_another_cluster_at_the_same_endpoint_is_refused(
 ) -> None:
     """Also by a DataFrame whose tasks were planned before: Spark does not plan those again."""
     with server(tmp_path) as node:
-        with Client(endpoint_of(node)) as client:
+        with Client(find_endpoint(node)) as client:
             client.kv.put_many({f"k{n}": b"value" for n in range(50)})
         tables = [
-            load(spark, view=view, endpoint=endpoint_of(node))
+            load(spark, view=view, endpoint=find_endpoint(node))
             for view in ("kv_operations", "kv", "kv_changes")
         ]
         for table in tables:
@@ -74,7 +74,7 @@ def test_a_table_of_another_cluster_at_the_same_endpoint_is_refused(
         shutil.rmtree(node.flags["data-dir"])
         node.start()
         node.until_ready()
-        with Client(endpoint_of(node)) as client:
+        with Client(find_endpoint(node)) as client:
             client.kv.put_many({f"k{n}": b"other" for n in range(100)})
             client.kv.put_many({f"k{n}": b"other" for n in range(100)})
         for table in tables:
@@ -115,10 +115,10 @@ def test_two_queries_of_a_table_agree_or_say_what_was_dropped(
 ) -> None:
     with (
         server(tmp_path, **TRIMMING) as node,
-        Client(endpoint_of(node)) as client,
-        writing([endpoint_of(node)], value=os.urandom(400)) as writers,
+        Client(find_endpoint(node)) as client,
+        writing([find_endpoint(node)], value=os.urandom(400)) as writers,
     ):
-        options = {"endpoint": endpoint_of(node), "path": node.flags["data-dir"]}
+        options = {"endpoint": find_endpoint(node), "path": node.flags["data-dir"]}
         for number in range(3):
             name = f"query-{number}"
             client.admin.set_hold(name, from_start=True)
@@ -150,7 +150,7 @@ def count_or_dropped(table: "DataFrame") -> int | None:
 
 def run(node: ServeProcess, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "onelog.cli.main", *arguments, "--endpoint", endpoint_of(node)],
+        [sys.executable, "-m", "onelog.cli.main", *arguments, "--endpoint", find_endpoint(node)],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         timeout=TIMEOUT_S,
         capture_output=True,
@@ -181,7 +181,7 @@ def test_a_nightly_export_loses_nothing_with_a_hold_and_says_what_it_lost_withou
     with server(tmp_path, **TRIMMING) as node:
         done = run(node, "admin", "hold", "set", "nightly", "--from-start")
         assert done.returncode == 0, done.stderr
-        with writing([endpoint_of(node)], value=os.urandom(400)) as writers:
+        with writing([find_endpoint(node)], value=os.urandom(400)) as writers:
             writers.until_done(500)
             export(node, target)
             writers.until_done(500)
@@ -190,7 +190,7 @@ def test_a_nightly_export_loses_nothing_with_a_hold_and_says_what_it_lost_withou
             assert verified.returncode == 0, verified.stdout + verified.stderr
             indexes = exported(target)
             assert indexes == list(range(1, indexes[-1] + 1))  # nothing was refused here
-            with Client(endpoint_of(node)) as client:
+            with Client(find_endpoint(node)) as client:
                 client.admin.release_hold("nightly")
             until(lambda: first_index(node) > indexes[-1] + 1, 120)
             before = files_of(target)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from onelog import Client, QueueConfig
-from onelog.client.topology import shard_of
+from onelog.client.topology import find_shard
 from onelog.errors import FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted
 from onelog.spark.load import shard_writer
 from onelog.spark.load.chunks import CHUNK_BYTES_MAX, mark_done
@@ -183,7 +183,7 @@ def test_a_shard_that_had_rows_and_has_none_now_is_noticed(endpoint: str, client
     keys = [b"fewer{%d}" % number for number in range(100)]
     write(endpoint, {"to": "keys"}, {"key": keys, "value": [b"1"] * 100}, "fewer")
     topology = client.admin.topology()
-    shards = [shard_of(key, topology.partition_count, topology.shard_count) for key in keys]
+    shards = [find_shard(key, topology.partition_count, topology.shard_count) for key in keys]
     some = [key for key, shard in zip(keys, shards, strict=True) if shard == 1]
     with pytest.raises(FailedPrecondition, match="WRITE_ROWS_CHANGED"):
         write(endpoint, {"to": "keys"}, {"key": some, "value": [b"1"] * len(some)}, "fewer")
@@ -303,7 +303,7 @@ def test_an_empty_partition_needs_no_server() -> None:
 
 def test_a_tag_leads_to_each_shard() -> None:
     def shard_of_seven(name: bytes) -> int:
-        return shard_of(name, 128, 7)
+        return find_shard(name, 128, 7)
 
     tags = find_tags(7, shard_of_seven)
     assert [shard_of_seven(progress_key(tag, Job("j"), "1")) for tag in tags] == list(range(7))

@@ -20,8 +20,8 @@ from onelog.cli.cluster.commands import SHARDS_MAX
 from onelog.cli.cluster.processes import (
     PortBlock,
     ProcessIdentity,
+    find_ports,
     hold_ports,
-    ports_of,
     send,
     wait_for_end,
 )
@@ -398,7 +398,7 @@ def test_nodes_that_do_not_exist_and_files_that_are_damaged_are_named(
 
 def test_a_block_with_a_taken_port_is_passed_over() -> None:
     base = free_base(3)
-    with socket.create_server(("127.0.0.1", ports_of(base, 2).http)):
+    with socket.create_server(("127.0.0.1", find_ports(base, 2).http)):
         with hold_ports(2, asked=None, remembered=None, first=base) as block:
             assert block.base == base + BLOCK
             # While they are held nobody else gets them, and another cluster none of the block.

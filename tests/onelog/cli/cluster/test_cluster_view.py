@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from onelog.cli.cluster import status as cluster_status
-from onelog.cli.cluster.processes import ports_of
+from onelog.cli.cluster.processes import find_ports
 from onelog.cli.cluster.state import ClusterDirectory, LocalNode
 from onelog.cli.cluster.status import (
     DOWN,
@@ -136,7 +136,7 @@ def test_a_node_that_waits_for_leaders_is_not_said_to_serve(
     client = SimpleNamespace(admin=SimpleNamespace(status=status))
     monkeypatch.setattr(looks.observer, "_client", lambda _: client)
     process = Mock(pid=7, is_running=True)
-    asked = asyncio.run(looks.observer._node(LocalNode(1, ports_of(7000, 1), process)))
+    asked = asyncio.run(looks.observer._node(LocalNode(1, find_ports(7000, 1), process)))
     looks.see(0.0, asked)
     first, *others = looks.shown().splitlines()
     assert first.endswith("0 of 1 nodes serve")

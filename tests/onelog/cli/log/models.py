@@ -147,7 +147,7 @@ class Models:
         for number in range(3):
             fields = (("usage", 0.5 + number),)
             self.series(f"point {number}", series.Write(SERIES, TIME + number * SECOND, fields))
-        (found,) = self.state.series.rooms[NAMESPACE].series.values()
+        (found,) = self.state.series.spaces[NAMESPACE].series.values()
         block = make_block(found.columns[0], Policy.LAST, found.measurement.config_index)
         self.series("block", block)
         for number in (3, 4):
