@@ -59,6 +59,8 @@ class Operation:
     # What of its body is the same when a client repeats its request, if the leader decides the
     # rest; operations with the same bytes are one request. None: the type and all of the body.
     find_repeated: Callable[[bytes], bytes] | None = None
+    # The operation that it stands for several times, and from its body the body of each.
+    several: tuple[int, Callable[[bytes], Sequence[bytes]]] | None = None
 
 
 OneHandler = Callable[[str, Reader, int, int], Outcome]
