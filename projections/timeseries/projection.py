@@ -419,7 +419,7 @@ class TimeSeries:
 
     def namespace_deleted(self, namespace: Namespace) -> None:
         """Drop all series."""
-        self._store.close_room(namespace.name)
+        self._store.close_space(namespace.name)
 
     def next_deadline(self) -> int | None:
         """Return the time at which a leader has something to propose."""

@@ -343,7 +343,7 @@ class Store:
 
     # Rooms ---------------------------------------------------------------------------------------
 
-    def close_room(self, namespace: str) -> None:
+    def close_space(self, namespace: str) -> None:
         """Drop everything in a namespace; KV drops its keys."""
         space = self.spaces.pop(namespace)
         for measurement in list(space.measurements.values()):
