@@ -262,6 +262,11 @@ class Replica:
             and not self.shard.shipping.repair.damages
         )
 
+    def lacks_all_before(self, index: int) -> bool:
+        """Tell whether it cannot start for want of something, all of which is before an index."""
+        damages = () if self.repairing is None else self.repairing.repair.damages.values()
+        return bool(damages) and all(each.last_index < index for each in damages)
+
     def deliver(self, sender: UUID, message: Message) -> None:
         """Take a message from the network."""
         self._repair(lambda repair: repair.on_message(sender, message))
