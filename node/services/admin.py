@@ -186,8 +186,8 @@ _CAUSES = {
 class FirstSeen:
     """When each of the things that are there was first seen, by the wall clock.
 
-    It is asked when somebody asks for the status, so that is also who sees. What is gone is
-    forgotten: if it comes again, it is new.
+    Each request for the status updates it. What is gone is forgotten: if it comes again, it is
+    new.
     """
 
     def __init__(self, clock: NodeClock) -> None:
@@ -484,7 +484,7 @@ class Members:
         await self._change(driver, member.membership.without(node_id), deadline_s)
 
     async def transfer(self, shard: int, target: UUID | None, deadline_s: float) -> UUID:
-        """Hand the leadership of a shard over, to stay there; return who has it then."""
+        """Hand the leadership of a shard over, to stay there; return the new leader."""
         return await self._hand_over(shard, target, deadline_s, hold_s=HOLD_S)
 
     async def _hand_over(
@@ -724,7 +724,7 @@ def _make_command(shard: int, request: admin_pb2.SetHoldRequest, replica: Shard)
 
 
 def _judged(command: HoldSet, replica: Shard) -> int:
-    """Return where a hold would stand; refuse what apply would refuse now."""
+    """Return the index that a hold would keep; refuse what apply would refuse now."""
     holds, at = replica.projections.system.holds, (replica.log.last_index + 1, 0)
     judge = holds.moved if command.is_move else holds.created
     made = judge(command.name, command.index, command.ttl_ns, command.bytes_max, at)

@@ -104,7 +104,7 @@ def check_keys(keys: Sequence[bytes]) -> None:
 
 
 def check_written(keys: Sequence[bytes]) -> None:
-    """Refuse keys that nobody may write."""
+    """Refuse reserved keys."""
     check_keys(keys)
     joined = b"".join(keys)  # one search in place of one for each key
     if any(prefix in joined for prefix in KEYS_RESERVED) and any(
@@ -592,7 +592,7 @@ TOKEN_VERSION = b"\x01"
 
 
 class KvService:
-    """What ``OPERATIONS`` lacks of ``kv.proto``: calls over several shards."""
+    """The calls of ``kv.proto`` over several shards; all others are in ``OPERATIONS``."""
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge

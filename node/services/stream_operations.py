@@ -91,7 +91,7 @@ def check_stream(name: str) -> str:
 
 
 def check_group(name: str) -> str:
-    """Return a name that a group can have."""
+    """Return the name of a group; refuse an invalid one."""
     size = len(name.encode())
     if not 0 < size <= GROUP_NAME_SIZE_MAX:
         raise error_of_reason(Reason.GROUP_NAME_INVALID, size)
@@ -121,7 +121,7 @@ def parse_partition(request: Any) -> int:
 
 
 def parse_limit(limit: int, default: int, limit_max: int) -> int:
-    """Return how many are wanted."""
+    """Return the limit of a request, or the default; refuse one that is too large."""
     if limit > limit_max:
         raise error_of_bounds(Reason.LIMIT_INVALID, "limit", limit, limit_max)
     return limit or default

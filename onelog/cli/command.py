@@ -137,7 +137,7 @@ ALIASES = {
     "set": ("put",),
     "sub": ("consume", "tail"),
 }
-# Where the flags that stood before a command's name are kept until it is known.
+# Where flags before a command's name are kept until the command is known.
 _EARLY = "onelog.early_flags"
 
 

@@ -474,8 +474,8 @@ def list_(
 ) -> None:
     """List keys in order. With --json one line each, which `kv import` accepts.
 
-    Without a prefix and bounds the keys in which the database keeps settings of measurements and
-    groups are left out.
+    Without a prefix or bounds, keys of the database itself are left out: settings of measurements
+    and groups.
 
     \b
     Examples:

@@ -370,7 +370,7 @@ def tail(
     from_offset: Annotated[
         int | None,
         typer.Option(
-            "--from", min=0, metavar="OFFSET", help="From this offset on; of several: 0, the start."
+            "--from", min=0, metavar="OFFSET", help="From this offset; of several streams only 0."
         ),
     ] = None,
     since: Annotated[

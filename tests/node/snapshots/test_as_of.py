@@ -57,7 +57,7 @@ async def snapshot(node: Node) -> int:
 
 
 def trim(node: Node) -> int:
-    """Let the log lose what it may."""
+    """Trim the log as far as it may be."""
     driver = node.context.drivers[0]
     driver.begin_seal()
     job = driver.shard.trim_begin(node.context.past.needed_from(0))
