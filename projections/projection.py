@@ -14,11 +14,12 @@ and equal ``dump``.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
-from onelog.projections.codec import Reader, parse_namespace
+from onelog.projections.codec import Reader, SessionRef, encode_prefix, parse_namespace
 from onelog.projections.errors import BadPayload
 from onelog.projections.namespaces import Namespace
+from onelog.projections.reasons import Reason
 from onelog.projections.result import Outcome, Refused
 from onelog.projections.undo import UndoLog
 from onelog.ual.entry import Draft
@@ -61,6 +62,37 @@ class Operation:
     # What of its body is the same when a client repeats its request, if the leader decides the
     # rest; operations with the same bytes are one request. None: the type and all of the body.
     find_repeated: Callable[[bytes], bytes] | None = None
+
+
+CommandT = TypeVar("CommandT")
+
+
+class Commands(Generic[CommandT]):
+    """Encodes and decodes the commands of a model whose ``decode`` reads a whole body."""
+
+    def __init__(
+        self,
+        owner: int,
+        operations: Sequence[Operation],
+        encode_body: Callable[[CommandT], bytes],
+    ) -> None:
+        self._encode_body = encode_body
+        self._types = {each.command: owner << 8 | each.number for each in operations}
+        self._by_number = {each.number: each for each in operations}
+
+    def encode(self, command: CommandT, namespace: str, session: SessionRef | None = None) -> Draft:
+        """Return the draft of the entry that carries ``command``."""
+        payload = encode_prefix(namespace, session) + self._encode_body(command)
+        return Draft(self._types[type(command)], payload)
+
+    def decode(self, number: int, reader: Reader) -> CommandT:
+        """Read the body of an entry with the low byte ``number``, to its end."""
+        known = self._by_number.get(number)
+        if known is None:
+            raise BadPayload(Reason.OPERATION_UNKNOWN, number)
+        command: CommandT = known.decode(reader)
+        reader.finish()
+        return command
 
 
 OneHandler = Callable[[str, Reader, int, int], Outcome]
