@@ -304,7 +304,7 @@ class AsyncConsumer:
             await self._turn()
         return self._take()
 
-    # As in ``AsyncTail``: records are fetched in the event loop and taken in any thread.
+    # As in ``Pages``: records are fetched in the event loop and taken in any thread.
 
     async def _turn(self) -> None:
         """Fetch the next records, if there are any in a while."""
