@@ -103,10 +103,10 @@ def parse_names(request: Any) -> tuple[str, str]:
     return check_stream(request.stream), check_group(request.group)
 
 
-def parse_ns(what: str, milliseconds: int, reason: Reason, limit_ns: int = TTL_NS_MAX) -> int:
+def parse_ns(what: str, milliseconds: int, reason: Reason) -> int:
     """Return a time in nanoseconds; absurd ones are refused."""
-    if milliseconds * 1_000_000 > limit_ns:
-        raise error_of_bounds(reason, what, milliseconds, limit_ns // 1_000_000, 0)
+    if milliseconds * 1_000_000 > TTL_NS_MAX:
+        raise error_of_bounds(reason, what, milliseconds, TTL_NS_MAX // 1_000_000, 0)
     return milliseconds * 1_000_000
 
 
