@@ -149,7 +149,7 @@ class EndpointOrigin:
         namespaces: Sequence[str] | None = None,
     ) -> QueueNames:
         """See ``Origin.queue_names``: the queues that exist now."""
-        from onelog.client.topology import find_shard
+        from onelog.routing import find_shard
 
         found: QueueNames = {}
         with self.connect() as client:

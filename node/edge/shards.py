@@ -41,10 +41,10 @@ from onelog.projections.limits import NAMESPACE_DEFAULT, NAMESPACE_SIZE_MAX
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Result
 from onelog.projections.shard_state import Projections
+from onelog.routing import find_shard, routing_key, routing_keys
 from onelog.ual.entry import HEADER_SIZE, Entry, Unreadable, decode_entries, decode_entry
 from onelog.ual.errors import EntriesDamaged
 from onelog.ual.log import Log
-from onelog.ual.routing import routing_key, routing_keys
 from onelog.v1 import common_pb2
 
 # Longer waits for an index or tolerance of age than this are a mistake of units.
@@ -144,7 +144,7 @@ class Edge:
     def find_shard(self, name: bytes) -> int:
         """Return the shard of a key, a name or a routing key."""
         topology = self._topology
-        return int(crc32c(routing_key(name)) % topology.partitions % topology.shards)
+        return find_shard(name, topology.partitions, topology.shards)
 
     def find_shards(
         self, named: Sequence[Sequence[bytes]], nouns: str = "names", *, by_shard: bool = False
