@@ -44,6 +44,7 @@ from onelog.cluster.raft.state_comparison import ComparisonStatus
 from onelog.errors import AlreadyExists, FailedPrecondition, NotFound, OnelogError
 from onelog.node.context import NodeContext
 from onelog.node.edge.calls import Call, Elsewhere, gather
+from onelog.node.edge.messages import found
 from onelog.node.edge.operation import applied, fill_header
 from onelog.node.edge.shards import REPAIR_S_MAX, Edge, invalid, parse_namespace
 from onelog.node.membership.balance import HOLD_S, transfer
@@ -52,7 +53,6 @@ from onelog.node.public_errors import (
     damaged,
     error_of_bounds,
     error_of_reason,
-    error_of_refusal,
     error_of_setting,
 )
 from onelog.node.replica.driver import ShardDriver, own_task
@@ -73,7 +73,6 @@ from onelog.projections.limits import HOLD_NAME_SIZE_MAX, TTL_NS_MAX
 from onelog.projections.namespaces import Limits
 from onelog.projections.queue.reads import QueueReads
 from onelog.projections.reasons import Reason
-from onelog.projections.result import Refused
 from onelog.projections.system.commands import (
     Command,
     HoldRelease,
@@ -727,10 +726,7 @@ def _judged(command: HoldSet, replica: Shard) -> int:
     """Return the index that a hold would keep; refuse what apply would refuse now."""
     holds, at = replica.projections.system.holds, (replica.log.last_index + 1, 0)
     judge = holds.moved if command.is_move else holds.created
-    made = judge(command.name, command.index, command.ttl_ns, command.bytes_max, at)
-    if isinstance(made, Refused):
-        raise error_of_refusal(made)
-    return made.index
+    return found(judge(command.name, command.index, command.ttl_ns, command.bytes_max, at)).index
 
 
 def _check_name(name: str) -> str:

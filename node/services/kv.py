@@ -17,7 +17,7 @@ from typing import Any
 
 from onelog.errors import TooLarge
 from onelog.node.edge.calls import Call
-from onelog.node.edge.messages import fill_item
+from onelog.node.edge.messages import fill_item, found
 from onelog.node.edge.operation import (
     Look,
     Operations,
@@ -404,13 +404,6 @@ def _txn_names(request: kv_pb2.TxnRequest) -> list[bytes]:
 
 
 # Answers
-
-
-def found(result: Any) -> Any:
-    """Return what a read returned; raise why it was refused."""
-    if isinstance(result, Refused):
-        raise error_of_refusal(result)
-    return result
 
 
 def _answer_txn(request: kv_pb2.TxnRequest, answer: kv_pb2.TxnResponse, outcome: Applied) -> None:

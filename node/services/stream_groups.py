@@ -38,7 +38,7 @@ from onelog.node.edge.shards import (
     parse_session,
     write_options,
 )
-from onelog.node.public_errors import error_of_bounds, error_of_reason, error_of_refusal
+from onelog.node.public_errors import error_of_bounds, error_of_reason
 from onelog.node.replica.driver import ShardDriver, own_task
 from onelog.node.services.stream_operations import (
     encode_checked,
@@ -245,10 +245,7 @@ class Fetches:
         # A repetition is recognised by its caller, whatever was claimed or delivered then.
         fetch = Claim(asked.stream, asked.group, asked.member, asked.generation, 0, asked.limit)
         draft = encode_checked(fetch, asked.namespace, asked.session)
-        before = self._edge.leading(asked.shard).shard.projections.router.answered(draft)
-        if isinstance(before, Refused):
-            raise error_of_refusal(before)
-        return before
+        return found(self._edge.leading(asked.shard).shard.projections.router.answered(draft))
 
     def _look(self, asked: _Asked) -> tuple[StreamState, Group]:
         """Return stream and group of a fetch, if this node leads and its member may take."""
