@@ -92,8 +92,7 @@ _SUBJECTS = {
 # take 8 KiB of those: a text is there twice, once with three bytes for each that is not ASCII.
 TEXT_BYTES_MAX = 1_024
 
-# When to try again, for each error of replication that clients are told; which class it is to them
-# says ``onelog.reasons``.
+# When to retry, for each error of replication that clients get; ``onelog.reasons`` has its class.
 _RETRIES: dict[type[ClusterError], float | None] = {
     NotLeader: None,
     OutcomeUnknown: None,

@@ -14,7 +14,8 @@ onelog`` alone costs nothing.
 * ``cli`` is the ``onelog`` command
 * ``errors`` are the exceptions of the API; ``status`` reads them from a failed call
 * ``channel``, ``spread`` and ``wire`` are our gRPC over HTTP/2
-* ``packed`` and ``traceparent`` are encodings that client and server share
+* ``packed`` and ``traceparent`` are encodings that client and server share, ``routing`` the rule by
+  which a name has its shard
 * ``v1`` is generated from the protos
 
 The client imports nothing of the server. The server imports the shared modules, never ``client`` or

@@ -16,7 +16,7 @@ from typing import Any
 
 from onelog.errors import NotFound, OnelogError
 from onelog.node.edge.calls import Call
-from onelog.node.edge.messages import count_values, pack_points, parse_runs
+from onelog.node.edge.messages import count_values, found, pack_points, parse_runs
 from onelog.node.edge.operation import (
     Look,
     Operations,
@@ -365,10 +365,10 @@ def _get_measurement(
         request: timeseries_pb2.GetMeasurementRequest,
         answer: timeseries_pb2.GetMeasurementResponse,
     ) -> None:
-        found = find_measurement(view.projections.series, namespace, request.measurement)
-        if isinstance(found, Refused):
-            raise error_of_refusal(found)
-        fill_measurement(answer.measurement, namespace, describe_measurement(found))
+        measurement = found(
+            find_measurement(view.projections.series, namespace, request.measurement)
+        )
+        fill_measurement(answer.measurement, namespace, describe_measurement(measurement))
 
     return look
 

@@ -706,7 +706,7 @@ def config(session: Session) -> None:
 
 @command(ping_app)
 def ping(session: Session) -> None:
-    """Ask every node for a sign of life; exits with 5 if one does not answer.
+    """Ask every node for an answer; exits with 5 if one does not give it.
 
     \b
     Examples:
@@ -769,7 +769,7 @@ def describe_log(session: Session, shard: Shard) -> None:
 
 
 ToFile = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FILE", help="Where to; - is stdout.")
+    Path, typer.Option("--output", "-o", metavar="FILE", help="The output file; - is stdout.")
 ]
 
 
@@ -813,7 +813,7 @@ def fetch_snapshot(
     shard: Shard,
     *,
     index: Annotated[
-        int, typer.Option("--index", min=0, metavar="INDEX", help="Which; 0: the newest.")
+        int, typer.Option("--index", min=0, metavar="INDEX", help="Its index; 0: the newest.")
     ] = 0,
     output: ToFile,
     node: Node = None,

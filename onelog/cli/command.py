@@ -137,7 +137,7 @@ ALIASES = {
     "set": ("put",),
     "sub": ("consume", "tail"),
 }
-# Where the flags that stood before a command's name are kept until it is known.
+# Where flags before a command's name are kept until the command is known.
 _EARLY = "onelog.early_flags"
 
 
@@ -195,7 +195,7 @@ class Session:
 
     def check_same_shard(self, kind: str, name: str, dead_letters: str) -> None:
         """Refuse a name for dead letters that may be in another shard, before it is created."""
-        from onelog.client.topology import routing_key
+        from onelog.routing import routing_key
 
         if routing_key(name.encode()) == routing_key(dead_letters.encode()):
             return

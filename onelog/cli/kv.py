@@ -436,7 +436,7 @@ def delete_range(
     first: First = None,
     last: Last = None,
     everything: Annotated[bool, typer.Option("--all", help="All keys of the namespace.")] = False,
-    find_shard: RoutingKey = "",
+    routing_key: RoutingKey = "",
     escaped: Escaped = False,
 ) -> None:
     """Delete all keys of a range, some thousands at a time.
@@ -451,7 +451,7 @@ def delete_range(
     with progress("deleting"):
         count = session.client.kv.delete_range(
             **_range(prefix, first, last, escaped),
-            routing_key=to_bytes(find_shard, escaped=escaped),
+            routing_key=to_bytes(routing_key, escaped=escaped),
         )
     session.output.result({"deleted": count}, f"{counted(count, 'key')} deleted")
 
@@ -469,13 +469,13 @@ def list_(
     reserved: Annotated[
         bool, typer.Option("--reserved", help="Also the database's own keys: _ts:…, cg:….")
     ] = False,
-    find_shard: RoutingKey = "",
+    routing_key: RoutingKey = "",
     escaped: Escaped = False,
 ) -> None:
     """List keys in order. With --json one line each, which `kv import` accepts.
 
-    Without a prefix and bounds the keys in which the database keeps settings of measurements and
-    groups are left out.
+    Without a prefix or bounds, keys of the database itself are left out: settings of measurements
+    and groups.
 
     \b
     Examples:
@@ -491,7 +491,7 @@ def list_(
         limit=0 if hides else limit,
         reverse=reverse,
         keys_only=keys_only,
-        routing_key=to_bytes(find_shard, escaped=escaped),
+        routing_key=to_bytes(routing_key, escaped=escaped),
         read=session.read,
     )
     if hides:

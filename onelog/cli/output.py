@@ -326,6 +326,8 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def printable(text: str) -> str:
     """Escape control characters: names and values may have been written by anybody."""
+    if text.isprintable():
+        return text
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode()
         for char in text

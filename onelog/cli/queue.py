@@ -604,7 +604,7 @@ def list_(
         str, typer.Argument(metavar="PREFIX", help="Only names with this prefix.")
     ] = "",
     *,
-    find_shard: RoutingKey = "",
+    routing_key: RoutingKey = "",
 ) -> None:
     """List queues and their counts of messages.
 
@@ -622,7 +622,7 @@ def list_(
         ("dead", lambda info: info.dead),
         ("", lambda info: "paused" if info.paused else None),
     )
-    found = session.client.queues(prefix, routing_key=find_shard, read=session.read)
+    found = session.client.queues(prefix, routing_key=routing_key, read=session.read)
     session.output.table(found, columns, nothing="there is no such queue")
 
 

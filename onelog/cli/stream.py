@@ -146,7 +146,7 @@ def list_(
         str, typer.Argument(metavar="PREFIX", help="Only names with this prefix.")
     ] = "",
     *,
-    find_shard: RoutingKey = "",
+    routing_key: RoutingKey = "",
 ) -> None:
     """List streams.
 
@@ -162,7 +162,7 @@ def list_(
         ("bytes", lambda info: sum(each.size for each in info.partitions)),
         ("groups", lambda info: info.groups),
     )
-    found = session.client.streams(prefix, routing_key=find_shard, read=session.read)
+    found = session.client.streams(prefix, routing_key=routing_key, read=session.read)
     session.output.table(found, columns, nothing="there is no such stream")
 
 
@@ -370,7 +370,7 @@ def tail(
     from_offset: Annotated[
         int | None,
         typer.Option(
-            "--from", min=0, metavar="OFFSET", help="From this offset on; of several: 0, the start."
+            "--from", min=0, metavar="OFFSET", help="From this offset; of several streams only 0."
         ),
     ] = None,
     since: Annotated[

@@ -227,7 +227,7 @@ def list_(
         str, typer.Argument(metavar="PREFIX", help="Only names with this prefix.")
     ] = "",
     *,
-    find_shard: RoutingKey = "",
+    routing_key: RoutingKey = "",
 ) -> None:
     """List measurements.
 
@@ -243,7 +243,7 @@ def list_(
         ("kept", lambda info: _kept(info.config.retention_s)),
         ("rules", lambda info: [rule.name for rule in info.rules]),
     )
-    found = session.client.ts.measurements(prefix, routing_key=find_shard, read=session.read)
+    found = session.client.ts.measurements(prefix, routing_key=routing_key, read=session.read)
     session.output.table(found, columns, nothing="there is no such measurement")
 
 

@@ -202,7 +202,7 @@ def parse_headers(texts: Sequence[str] | None) -> dict[str, str | bytes]:
 
 def dead_letters_name(name: str) -> str:
     """Return the name of the queue or stream that takes the dead letters of one, in its shard."""
-    from onelog.client.topology import routing_key
+    from onelog.routing import routing_key
 
     tag = routing_key(name.encode()).decode()
     if set("{}") & set(tag):

@@ -128,7 +128,7 @@ class Kind:
     # Whether it is sent although others are under way: a consumer may wait for what follows it.
     is_urgent: bool = False
 
-    # Who is told of a refusal as well, if somebody is.
+    # Is also called with a refusal, if set.
     refused: Callable[[OnelogError], None] | None = None
 
 
@@ -210,7 +210,7 @@ class Batch:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether it is sent although others are under way."""
+        """Whether it is sent while others are under way."""
         return all(call.kind.is_urgent for call in self.calls)
 
     def commutes_with(self, other: "Batch") -> bool:
@@ -236,7 +236,7 @@ class Batch:
 
     @property
     def is_answered(self) -> bool:
-        """Whether nobody waits for any of its calls any more."""
+        """Whether all of its calls have ended."""
         return all(call.future.done() for call in self.calls)
 
     def expire(self, now_s: float, late: Callable[[], OnelogError]) -> None:

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from onelog.errors import FailedPrecondition
 
@@ -246,6 +246,32 @@ class Facade:
         made = object.__new__(cls)
         Facade.__init__(made, core, thread)
         return made
+
+
+class PagesFacade(Facade, Generic[T]):
+    """Base of the blocking classes whose core is a ``Pages``."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        found: T = self._take_next()
+        return found
+
+    def start(self) -> None:
+        """Wait until it has begun: it will see every change from now on."""
+        self._thread.run(self._core.start())
+
+    def close(self) -> None:
+        """End it."""
+        self._thread.run(self._core.close())
+
+    def __enter__(self) -> Self:
+        self._thread.run(self._core.__aenter__())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.run(self._core.__aexit__(*error))
 
 
 def unwrap(value: Any) -> Any:

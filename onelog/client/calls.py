@@ -143,7 +143,7 @@ class Calls:
                 if judge(error) is Verdict.FINAL or error.reason in MISTAKES:
                     raise
                 wait_s = backoff.next_s(error)
-                # Otherwise somebody was silent, and may only be slow.
+                # Otherwise a server did not answer, and may only be slow.
                 is_refused = loop.time() - asked_s < self._options.connect_timeout_s
                 if error.reason in UNREACHED and is_refused:
                     deadline_s = min(deadline_s, began_s + refused_s)

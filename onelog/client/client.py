@@ -230,7 +230,7 @@ class AsyncClient:
         await self._connection.ready(self._scope.timeout_s, refused_s)
 
     async def ping(self, *, endpoint: str | None = None) -> float:
-        """Ask a node for a sign of life and return how long the answer took, in seconds.
+        """Ask a node for an answer and return how long that took, in seconds.
 
         ``endpoint`` says which node; without it, any. Connecting is not counted.
         """

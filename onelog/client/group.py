@@ -304,7 +304,7 @@ class AsyncConsumer:
             await self._turn()
         return self._take()
 
-    # As in ``AsyncTail``: records are fetched in the event loop and taken in any thread.
+    # As in ``Pages``: records are fetched in the event loop and taken in any thread.
 
     async def _turn(self) -> None:
         """Fetch the next records, if there are any in a while."""
@@ -353,7 +353,7 @@ class AsyncConsumer:
         self._beaten_s = began_s
 
     async def _as_member(self, path: str, make: Callable[[], Any], poll_s: float = 0.0) -> Any:
-        """Make a call of the member; if its session ran out, join again and make it anew."""
+        """Make a call of the member; if its session has ended, join again and repeat the call."""
         member_id = self._member_id
         try:
             return await self._group._change(path, make(), poll_s=poll_s)

@@ -383,7 +383,7 @@ class AsyncQueue:
             found += Rows(to_message(each, Message) for each in answer.messages)
             if not answer.next_id or len(found) >= (limit or 1):
                 return found
-            # What one answer holds, and looks at, is bounded.
+            # One answer visits and holds a limited number of messages.
             request.from_id, request.limit = answer.next_id, limit - len(found)
 
     async def purge(

@@ -34,7 +34,6 @@ from onelog.client.connection import Connection
 from onelog.client.group import fill_offsets, fill_places, present_records
 from onelog.client.options import Scope
 from onelog.client.timeseries import to_points
-from onelog.client.topology import routing_keys
 from onelog.client.validation import UNSENDABLE, checks_itself, refuse, refuse_unsendable
 from onelog.client.values import (
     Appended,
@@ -56,6 +55,7 @@ from onelog.client.values import (
     to_written,
 )
 from onelog.errors import FailedPrecondition, InvalidArgument
+from onelog.routing import routing_keys
 from onelog.v1 import kv_pb2, pipeline_pb2
 
 

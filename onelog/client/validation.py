@@ -1,6 +1,6 @@
 """Refuses arguments that are wrong: of another type, out of their field's range, invalid UTF-8.
 
-Users expect the errors of the API and not what protobuf, numpy or Python raise somewhere inside. So
+Users expect the errors of the API and not what protobuf, numpy or Python raise inside. So
 each class whose methods build requests is decorated with ``refuse_unsendable``: before a method
 runs, the types of its arguments are compared with its annotations; what it raises nevertheless is
 explained. The outcome is InvalidArgument before anything is sent, with one of these reasons:
@@ -27,8 +27,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from onelog.errors import InvalidArgument
 
-# What a wrong argument may raise while a request is built. Of InvalidArgument only that a type is
-# wrong is looked at again: the place of an element is known here.
+# What a wrong argument may raise while a request is built. An InvalidArgument of a wrong type is
+# made anew, because the place of the element is known here.
 UNSENDABLE = (TypeError, ValueError, AttributeError, OverflowError, InvalidArgument)
 
 # The beginning of protobuf's message; it has no exception class for this.
@@ -49,7 +49,7 @@ def refuse_unsendable(marked: type[T]) -> type[T]:
 
 
 def checks_itself(method: T) -> T:
-    """Exempt a method of such a class: it calls ``refuse`` itself where it builds a request."""
+    """Exempt a method of a decorated class: it calls ``refuse`` where it builds a request."""
     setattr(method, _CHECKS_ITSELF, True)
     return method
 

@@ -466,7 +466,7 @@ class Redrive(Row):
     moved: int
     skipped: int
     remaining: int
-    remaining_is_partial: bool  # at least so many remain
+    remaining_is_partial: bool  # more may remain than were counted
 
 
 def to_redrive(found: queue_pb2.RunningRedrive) -> Redrive:

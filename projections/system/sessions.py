@@ -250,7 +250,7 @@ class Sessions:
         return taken
 
     def answered(self, ref: SessionRef, fingerprint: bytes) -> Duplicate | Refused | None:
-        """Return what ``begin`` would about a sequence that is used; changes nothing."""
+        """Return what ``begin`` would for a used sequence, without changing anything."""
         session = self._by_id.get(ref.session)
         stored = None if session is None else session.results.get(ref.sequence)
         return None if stored is None else _repeat(stored, ref.sequence, fingerprint)

@@ -236,7 +236,7 @@ class Replica:
         self.disk = self.disk.crash(policy, Random(self._rng.getrandbits(64)))
 
     def lose_power_after(self, operations: int) -> None:
-        """Let the power fail once the disk has done so many more operations."""
+        """Cut the power after this many more operations of the disk."""
         left = operations
 
         def count(_description: str) -> None:

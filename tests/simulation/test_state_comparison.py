@@ -57,7 +57,7 @@ def leading(world: World) -> list[Replica]:
 
 
 def smuggle(replica: Replica) -> None:
-    """Let puts be applied with another byte from now on, on this replica alone.
+    """Make this replica alone apply puts with another byte from now on.
 
     Not one put only: its key is soon overwritten, and then the states are equal again.
     """

@@ -185,7 +185,7 @@ def _print_ready(directory: ClusterDirectory, status: "ClusterStatus") -> list[i
 
 @app.command()
 def certs(
-    path: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files are, or will be.")],
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of the files.")],
     *,
     nodes: Annotated[
         list[str] | None,

@@ -180,7 +180,7 @@ class Client(Facade):
         self._thread.run(self._core.connect(refused_s=refused_s))
 
     def ping(self, *, endpoint: str | None = None) -> float:
-        """Ask a node for a sign of life and return how long the answer took, in seconds.
+        """Ask a node for an answer and return how long that took, in seconds.
 
         ``endpoint`` says which node; without it, any. Connecting is not counted.
         """

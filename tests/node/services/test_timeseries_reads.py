@@ -44,7 +44,7 @@ class Gate:
 
 
 def hold(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> Gate:
-    """Let calls of a function wait at a gate before they begin."""
+    """Make calls of a function wait at a gate before they begin."""
     gate = Gate()
     original: Callable[..., Any] = getattr(owner, name)
 

@@ -197,7 +197,7 @@ def shell(endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
 
 @pytest.fixture(scope="module")
 def prepared(shell: Any, endpoint: str) -> Iterator[Any]:
-    """Let the things of the examples exist, and something happen to them all the time."""
+    """Make what the examples name, and keep changing it."""
     shell(PREPARE)
     with Client(endpoint, timeout_s=60) as client:
         # Examples name offsets, which are indexes: there must have been as many entries.
