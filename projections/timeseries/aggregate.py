@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from onelog.projections.timeseries.columns import Times, Values
+from onelog.projections.timeseries.columns import START, Times, Values, find_starts
 
 Floats = NDArray[np.float64]
 _NS_PER_SECOND = 1e9
@@ -90,14 +90,11 @@ class Stretches(NamedTuple):
     counts: NDArray[np.int64]
 
 
-_ONE = np.zeros(1, dtype=np.int64)
-
-
 def stretches(
     windows: Windows,
     times: Times,
-    series: NDArray[np.int64] = _ONE,
-    firsts: NDArray[np.int64] = _ONE,
+    series: NDArray[np.int64] = START,
+    firsts: NDArray[np.int64] = START,
 ) -> Stretches:
     """Find the windows of the times of some series: their numbers, and where each begins."""
     if windows.size_ns:
@@ -243,7 +240,7 @@ def _choose_edges(
     """Return the first or last value of each slot with its time, and the slots."""
     keys = partial.weights if function is Function.FIRST else -partial.weights
     order = np.lexsort((keys, slots))  # stable: of equal times the first series comes first
-    chosen = order[np.flatnonzero(np.diff(slots[order], prepend=-1))]
+    chosen = order[find_starts(slots[order])]
     return (partial.values[chosen], partial.weights[chosen]), slots[chosen]
 
 
@@ -317,8 +314,7 @@ def percentile(
     order = np.argsort(floats)
     order = order[np.argsort(slots[order], kind="stable")]
     slots, floats = slots[order], floats[order]
-    starts = np.flatnonzero(slots[1:] != slots[:-1]) + 1
-    starts = np.append(0, starts)
+    starts = find_starts(slots)
     counts = np.append(starts[1:], len(slots)) - starts
     ranks = (counts - 1) * (percent / 100.0)
     below = np.floor(ranks).astype(np.int64)

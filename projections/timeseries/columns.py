@@ -51,6 +51,7 @@ Rows = NDArray[np.int64]
 
 BLOCK_WORDS = 4  # index, first time, last time, points
 COLUMN_SIZE = 280  # bytes of an empty column: object, two buffers, numbers, its place in tables
+START: NDArray[np.int64] = np.zeros(1, dtype=np.int64)  # the only series, or where it begins
 _NO_ROWS = np.empty((0, BLOCK_WORDS), dtype=np.int64)
 _RANGE = struct.Struct("<BQHqqQ")
 _HEAD = struct.Struct("<BQHQ")
@@ -383,6 +384,16 @@ def find_counting(
     kept = np.ones(len(times), dtype=bool)
     (kept[1:] if policy is Policy.FIRST else kept[:-1])[:] = differs
     return order[kept]
+
+
+def find_starts(numbers: NDArray[Any]) -> NDArray[np.int64]:
+    """Return where each distinct number begins among sorted ones."""
+    if len(numbers) and numbers[0] == numbers[-1]:
+        return START
+    is_first = np.empty(len(numbers), dtype=bool)
+    is_first[:1] = True
+    np.not_equal(numbers[1:], numbers[:-1], out=is_first[1:])
+    return np.flatnonzero(is_first)
 
 
 def make_block(column: Column, policy: Policy, config_index: int, skip: int = 0) -> Block:

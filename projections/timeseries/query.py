@@ -41,7 +41,7 @@ from onelog.projections.timeseries.aggregate import (
     percentile,
     stretches,
 )
-from onelog.projections.timeseries.columns import Cuts, Times, Values
+from onelog.projections.timeseries.columns import Cuts, Times, Values, find_starts
 from onelog.projections.timeseries.limits import (
     BLOCK_POINTS_MAX,
     TIME_NS_MAX,
@@ -304,7 +304,7 @@ def _fold(
         if query.function is not None:
             starts_ns = cutter.windows.starts(times)
             times = starts_ns if query.window_ns else np.full(len(times), query.start_ns)
-        starts = np.flatnonzero(np.diff(each.groups, prepend=-1))
+        starts = find_starts(each.groups)
         edges = pairwise([*starts.tolist(), len(times)])
         for group, (start, end) in zip(each.groups[starts].tolist(), edges, strict=True):
             yield group, times[start:end], each.values[start:end], ranks.get(group, -np.inf)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from onelog.projections.timeseries.columns import (
     DTYPES,
+    START,
     Column,
     ColumnCut,
     CorruptBlock,
@@ -34,6 +35,7 @@ from onelog.projections.timeseries.columns import (
     Values,
     decode_block,
     find_counting,
+    find_starts,
     resolve,
 )
 from onelog.projections.timeseries.limits import BUFFER_POINTS, CACHE_SIZE_MAX
@@ -46,7 +48,6 @@ _Mark = tuple[bytes, tuple[DeletedRange, ...], Policy]  # indexes of the blocks 
 
 _ENTRY_SIZE = 400  # bytes of a cached block besides its points
 _BUNDLE_POINTS = 1 << 18  # of buffers that are read together
-_ONE_START = np.zeros(1, dtype=np.int64)
 
 
 class Joined(NamedTuple):
@@ -213,7 +214,7 @@ def read_bundles(
             pause()
             times, values = read_cut(cuts[place], *between, policy, cache)
             if len(times):
-                yield Bundle(np.array([number]), _ONE_START, times, values)
+                yield Bundle(np.array([number]), START, times, values)
             continue
         buffers.append(number)
         size += cuts.counts[place]
@@ -240,7 +241,7 @@ def _read_buffers(
     is_inside = (times >= first_ns) & (times <= last_ns)
     if not bool(is_inside.all()):
         times, values, columns = times[is_inside], values[is_inside], columns[is_inside]
-    starts = np.flatnonzero(np.diff(columns, prepend=-1))
+    starts = find_starts(columns)
     return Bundle(columns[starts], starts, times, values)
 
 
