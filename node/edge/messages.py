@@ -27,7 +27,7 @@ from onelog.node.edge.shards import Edge, invalid
 from onelog.node.public_errors import error_of_bounds, error_of_reason, error_of_refusal
 from onelog.node.replica.driver import ShardDriver
 from onelog.node.snapshots.past import Past
-from onelog.packed import TIMES, VALUES, sized, unsized
+from onelog.packed import PointsPacker, unsized
 from onelog.projections.kv.reads import KeyValue
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
@@ -255,8 +255,6 @@ _TYPES: dict[str, tuple[FieldType, Any]] = {
     "integers": (FieldType.I64, np.dtype("<i8")),
     "bools": (FieldType.BOOL, np.dtype("u1")),
 }
-_COLUMNS = {"f": "doubles", "i": "integers", "b": "bools"}  # by the kind of an array
-_WIRE: dict[str, Any] = {"f": "<f8", "i": "<i8", "b": "u1"}
 
 
 class _Names:
@@ -343,21 +341,6 @@ def _add_runs(
         raise invalid("FIELDS_INVALID", "a field comes twice in the points of one series")
 
 
-def pack_points(
-    tags: Mapping[str, str], times: NDArray[np.int64], columns: Iterable[tuple[str, NDArray[Any]]]
-) -> timeseries_pb2.SeriesPoints:
-    """Return points as a message."""
-    points = timeseries_pb2.SeriesPoints(tags=tags)
-    points.MergeFromString(sized(TIMES, times.astype("<i8", copy=False).tobytes()))
-    for field, values in columns:
-        kind = values.dtype.kind
-        target = getattr(points.columns.add(field=field), _COLUMNS[kind])
-        raw = values.astype(_WIRE[kind], copy=False).tobytes()
-        target.SetInParent()
-        target.MergeFromString(sized(VALUES, raw))
-    return points
-
-
 def pack_runs(runs: Iterable[Run]) -> Iterator[tuple[str, timeseries_pb2.SeriesPoints]]:
     """Yield the points of a batch as they were written: measurement and message, series by series.
 
@@ -384,4 +367,5 @@ def _packed(
     name: bytes, times: NDArray[np.int64], columns: list[tuple[str, NDArray[Any]]]
 ) -> tuple[str, timeseries_pb2.SeriesPoints]:
     parsed = parse_series(name)
-    return parsed.measurement, pack_points(dict(parsed.tags), times, columns)
+    data = PointsPacker().pack(parsed.tags, times, columns)
+    return parsed.measurement, timeseries_pb2.SeriesPoints.FromString(data)

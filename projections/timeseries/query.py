@@ -263,6 +263,7 @@ class Reader:
                 bundles = self._read(plan, part.places, pause)
                 if not bundles:
                     continue
+                pause()
                 scanned += sum(len(bundle.times) for bundle in bundles)
                 for group, times, values, rank in _fold(query, cutter, bundles, part.sizes):
                     if query.limit:

@@ -47,7 +47,7 @@ Points = tuple[Times, Values]
 _Mark = tuple[bytes, tuple[DeletedRange, ...], Policy]  # indexes of the blocks first
 
 _ENTRY_SIZE = 400  # bytes of a cached block besides its points
-_BUNDLE_POINTS = 1 << 18  # of buffers that are read together
+BUNDLE_POINTS = 1 << 18  # of buffers that are read together
 
 
 class Joined(NamedTuple):
@@ -218,7 +218,7 @@ def read_bundles(
             continue
         buffers.append(number)
         size += cuts.counts[place]
-        if size >= _BUNDLE_POINTS:
+        if size >= BUNDLE_POINTS:
             pause()
             yield _read_buffers(cuts, places, buffers, between, policy)
             buffers, size = [], 0
