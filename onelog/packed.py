@@ -8,6 +8,8 @@ as a whole (``PointsPacker``): a message of protobuf for each takes four times a
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from onelog.v1 import timeseries_pb2
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -47,6 +49,16 @@ def unsized(field: bytes) -> bytes:
     while field[at] & 0x80:
         at += 1
     return field[at + 1 :]
+
+
+def join_times(several: "Iterable[timeseries_pb2.SeriesPoints]") -> tuple[bytes, list[int]]:
+    """Return the times of some points, one series after the other, and how many each has."""
+    joined, sizes = timeseries_pb2.SeriesPoints(), []
+    for points in several:
+        times = points.times_ns
+        joined.times_ns.MergeFrom(times)
+        sizes.append(len(times))
+    return unsized(joined.SerializeToString()), sizes
 
 
 class PointsPacker:

@@ -34,7 +34,7 @@ from onelog.client.times import Time, to_nanoseconds
 from onelog.client.validation import check_fields, refuse_unsendable
 from onelog.client.values import Key, Read, milliseconds, nanoseconds, to_bytes
 from onelog.errors import AlreadyExists, InvalidArgument, OnelogError
-from onelog.packed import SERIES, PointsPacker, unsized
+from onelog.packed import SERIES, PointsPacker, join_times, unsized
 from onelog.v1 import timeseries_pb2
 
 if TYPE_CHECKING:
@@ -193,13 +193,22 @@ def _make_request(measurement: str, series: list[bytes]) -> Any:
     return request
 
 
-def to_series_data(points: timeseries_pb2.SeriesPoints) -> SeriesData:
-    """Return points as arrays."""
+def to_series_data(several: Sequence[timeseries_pb2.SeriesPoints]) -> Iterator[SeriesData]:
+    """Yield points as arrays."""
     import numpy as np
 
-    only_times = timeseries_pb2.SeriesPoints()
-    only_times.times_ns.MergeFrom(points.times_ns)
-    times = np.frombuffer(unsized(only_times.SerializeToString()), "<i8")
+    raw_times, sizes = join_times(several)
+    times = np.frombuffer(raw_times, "<i8")
+    end = 0
+    for size, points in zip(sizes, several, strict=True):
+        begin, end = end, end + size
+        tags = dict(sorted(points.tags.items()))
+        yield SeriesData(tags, times[begin:end], _to_fields(points))
+
+
+def _to_fields(points: timeseries_pb2.SeriesPoints) -> dict[str, Array]:
+    import numpy as np
+
     fields: dict[str, Array] = {}
     for column in points.columns:
         match column.WhichOneof("values"):
@@ -211,7 +220,7 @@ def to_series_data(points: timeseries_pb2.SeriesPoints) -> SeriesData:
                 fields[column.field] = _array(column.bools, "?")
             case _:
                 fields[column.field] = np.zeros(0)
-    return SeriesData(dict(sorted(points.tags.items())), times, fields)
+    return fields
 
 
 def _array(values: Any, dtype: str) -> Array:
@@ -367,7 +376,7 @@ class AsyncTimeSeries:
         )
         _fill_matchers(request.matchers, where)
         answer = await self._look("TimeSeries/Query", request, measurement, read)
-        return Rows(map(to_series_data, answer.groups))
+        return Rows(to_series_data(answer.groups))
 
     async def series(
         self, measurement: str, *, where: Matchers | None = None, read: Read | None = None

@@ -53,8 +53,18 @@ def series_name(measurement: str, tags: Mapping[str, str] | None = None) -> byte
 
 def format_series(name: SeriesName) -> bytes:
     """Return the canonical bytes of a name whose tags are sorted."""
-    tags = ",".join(f"{_escape(tag)}={_escape(value)}" for tag, value in name.tags)
-    return f"{_escape(name.measurement)}{{{tags}}}".encode()
+    measurement, tags = name
+    text = f"{measurement}{{{','.join([f'{tag}={value}' for tag, value in tags])}}}"
+    is_plain = (
+        "\\" not in text
+        and text.count("{") == text.count("}") == 1
+        and text.count("=") == len(tags)
+        and text.count(",") == max(0, len(tags) - 1)
+    )
+    if not is_plain:
+        escaped = ",".join(f"{_escape(tag)}={_escape(value)}" for tag, value in tags)
+        text = f"{_escape(measurement)}{{{escaped}}}"
+    return text.encode()
 
 
 def parse_series(raw: bytes) -> SeriesName:
