@@ -171,8 +171,8 @@ class DerivedKeys(Protocol):
     They are ordinary versions: reads, history and as-of see them, a batch rolls them back.
     """
 
-    def put_derived(self, namespace: str, key: bytes, value: bytes, index: int) -> None:
-        """Write ``value``; its version is ``index``."""
+    def put_derived(self, namespace: str, items: Iterable[tuple[bytes, bytes]], index: int) -> None:
+        """Write values to keys; their version is ``index``."""
 
     def delete_derived(self, namespace: str, key: bytes, index: int) -> None:
         """Delete the key, if it exists."""

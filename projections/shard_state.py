@@ -71,9 +71,7 @@ _REPEATED: dict[int, FindRepeated] = {
     if each.find_repeated is not None
 }
 _SEVERAL: dict[int, FindParts] = {
-    entry_type: each.several
-    for entry_type, each in _OPERATIONS.items()
-    if each.several is not None
+    entry_type: each.several for entry_type, each in _OPERATIONS.items() if each.several is not None
 }
 
 

@@ -17,6 +17,7 @@ from onelog.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import numpy as np
+    import numpy.typing as npt
 
     Time: TypeAlias = int | str | datetime | np.datetime64
 else:
@@ -90,6 +91,11 @@ def find_mistaken(first: int, last: int) -> tuple[str, int] | None:
         if low < first and last < high:
             return unit, factor
     return None
+
+
+def may_be_mistaken(firsts: "npt.NDArray[np.int64]", lasts: "npt.NDArray[np.int64]") -> bool:
+    """Return whether ``find_mistaken`` finds a unit for any of these ranges."""
+    return any(bool(((low < firsts) & (lasts < high)).any()) for low, high, _, _ in _MISTAKEN)
 
 
 def parse_time_ns(text: str) -> int:

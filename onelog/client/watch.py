@@ -284,7 +284,7 @@ def to_event(event: pipeline_pb2.Event) -> Event:
         case _:
             series = event.series
             kind = _kind(pipeline_pb2.SeriesEvent.Kind, series.kind)
-            points = tuple(to_series_data(each) for each in series.points)
+            points = tuple(to_series_data(series.points))
             return Event("ts", kind, series.measurement.encode(), *place, points=points)
 
 

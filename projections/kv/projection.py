@@ -63,11 +63,13 @@ class KV(KvReads, Projection):
             if each.is_entry
         }
 
-    def put_derived(self, namespace: str, key: bytes, value: bytes, index: int) -> None:
-        """Write a key for another projection; the limits of the namespace do not apply."""
-        assert key.startswith(KEYS_RESERVED), key
-        store = self._stores[namespace]
-        store.write_versions((store.write(index, key, value),), entry=index, is_described=False)
+    def put_derived(self, namespace: str, items: Iterable[tuple[bytes, bytes]], index: int) -> None:
+        """Write keys for another projection; the limits of the namespace do not apply."""
+        store, writes = self._stores[namespace], []
+        for key, value in items:
+            assert key.startswith(KEYS_RESERVED), key
+            writes.append(store.write(index, key, value))
+        store.write_versions(writes, entry=index, is_described=False)
 
     def delete_derived(self, namespace: str, key: bytes, index: int) -> None:
         """Delete a key of another projection, if it exists."""

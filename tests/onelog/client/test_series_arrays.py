@@ -39,7 +39,7 @@ def test_points_survive_the_wire(when: list[int], data: st.DataObject) -> None:
         "b": np.array(bools, "?"),
     }
     message = sent(np.array(when, "datetime64[ns]"), fields, {"host": "a"})
-    found = to_series_data(message)
+    (found,) = to_series_data([message])
     assert list(message.times_ns) == when
     assert list(message.columns[1].integers.values) == integers
     assert found.tags == {"host": "a"}
@@ -152,7 +152,7 @@ def test_parts_are_within_the_limits_of_the_server_and_lose_nothing() -> None:
     short = [to_points(1, {"a": n}, {"host": f"h{n}"}) for n in range(12_000)]
     parts = list(split_points("m", [long, *short]))
     assert len(parts) == 3 + 2
-    found = [to_series_data(each) for part in parts for each in part.series]
+    found = [each for part in parts for each in to_series_data(part.series)]
     of_long = [each for each in found if each.tags["host"] == "long"]
     np.testing.assert_array_equal(np.concatenate([each.times_ns for each in of_long]), when)
     np.testing.assert_array_equal(np.concatenate([each.fields["b"] for each in of_long]), when / 2)
