@@ -2,7 +2,7 @@
 
 A packed field of fixed-size numbers is a tag, a size and the bytes of the array, little-endian.
 Client and server add and strip the tag and the size themselves. Points of many series are encoded
-as a whole (``PointsPacker``): a message of protobuf for each takes four times as long.
+as a whole (``PointsPacker``): a message of protobuf for each takes three times as long.
 """
 
 from collections.abc import Iterable

@@ -64,7 +64,7 @@ from onelog.projections.timeseries.read import (
 )
 from onelog.projections.timeseries.store import Measurement
 
-_PART_POINTS = 1 << 20  # of several groups that are read and folded together
+PART_POINTS = 1 << 20  # of several groups that are read and folded together
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +386,7 @@ def _split(plan: Plan, groups: _Groups) -> Iterator[_Groups]:
         bound = sum(
             counts[place] + block_counts[place] * BLOCK_POINTS_MAX for place in places[at:end]
         )
-        if points + bound > _PART_POINTS and number > first:
+        if points + bound > PART_POINTS and number > first:
             yield _Groups(names[first:number], sizes[first:number], places[begin:at])
             first, begin, points = number, at, 0
         at = end

@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 
 from onelog.client import timeseries
 from onelog.client.arrays import TIME_NS_MAX, TIME_NS_MIN
-from onelog.client.timeseries import split_points, to_points, to_series_data
+from onelog.client.timeseries import (
+    SeriesData,
+    split_points,
+    to_points,
+    to_points_of_each,
+    to_series_data,
+)
 from onelog.errors import InvalidArgument
+from onelog.packed import PointsPacker
 from onelog.projections.timeseries import limits
 from onelog.v1 import timeseries_pb2
 
@@ -163,3 +170,50 @@ def test_parts_are_within_the_limits_of_the_server_and_lose_nothing() -> None:
     assert [len(part.series) for part in split_points("m", wide)] == [22, 22, 6]
     heavy = [to_points(1, {"a": 1}, {"n": f"{n:04}" + "x" * 4_000}) for n in range(2_000)]
     assert all(part.ByteSize() <= timeseries.WRITE_BYTES_MAX for part in split_points("m", heavy))
+
+
+GOOD = SeriesData({"host": "good"}, np.array([1, 2]), {"x": np.array([0.5, 1.5])})
+NOW_S = 1_767_225_600
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        SeriesData({}, np.array([NOW_S, NOW_S + 1]), {"x": np.array([0.5, 1.5])}),
+        SeriesData({}, np.array([1, 2**62]), {"x": np.array([0.5, 1.5])}),
+        SeriesData({}, np.array([1, 2]), {"x": np.array([0.5, np.nan])}),
+        SeriesData({}, np.array([1, 2]), {"x": np.array([0.5, 1.5, 2.5])}),
+        SeriesData({}, np.array([1, 2]), {"x": np.array([1, 2**63], "u8")}),
+        SeriesData({}, np.ma.array([1, 2], mask=[True, False]), {"x": np.array([0.5, 1.5])}),
+        SeriesData({"host": ""}, np.array([1, 2]), {"x": np.array([0.5, 1.5])}),
+        SeriesData({}, np.array([1, 2]), {}),
+    ],
+)
+def test_what_is_wrong_among_many_series_is_refused_as_if_it_were_alone(wrong: SeriesData) -> None:
+    with pytest.raises(InvalidArgument) as alone:
+        to_points(wrong.times_ns, wrong.fields, wrong.tags)
+    with pytest.raises(InvalidArgument) as among:
+        to_points_of_each([GOOD, GOOD, wrong, GOOD])
+    assert (among.value.reason, among.value.message) == (alone.value.reason, alone.value.message)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        SeriesData({"host": "é" * 100}, np.array([3]), {"x" * 128: np.array([True])}),
+        SeriesData({}, np.array([3, 4], "u4"), {"x": np.array([1, 2], "i2")}),
+        SeriesData({}, np.array([3, 4], "datetime64[s]"), {"x": np.array([1, 2], ">f4")}),
+        SeriesData(
+            {}, np.arange(3_000)[::2], {"x": np.arange(6_000.0)[::4], "y": np.arange(1_500)}
+        ),
+        SeriesData({}, np.array([], "i8"), {"x": np.array([])}),
+    ],
+)
+def test_many_series_are_sent_as_each_of_them_would_be(other: SeriesData) -> None:
+    several = [GOOD, other, GOOD]
+    packer = PointsPacker()
+    found = [
+        timeseries_pb2.SeriesPoints.FromString(each.pack(packer))
+        for each in to_points_of_each(several)
+    ]
+    assert found == [sent(each.times_ns, each.fields, each.tags) for each in several]
