@@ -107,10 +107,14 @@ def check_written(keys: Sequence[bytes]) -> None:
     """Refuse reserved keys."""
     check_keys(keys)
     joined = b"".join(keys)  # one search in place of one for each key
-    if any(prefix in joined for prefix in KEYS_RESERVED) and any(
-        key.startswith(KEYS_RESERVED) for key in keys
-    ):
-        name = next(key for key in keys if key.startswith(KEYS_RESERVED))
+    for prefix in KEYS_RESERVED:
+        if prefix in joined:
+            _refuse_reserved(keys)
+
+
+def _refuse_reserved(keys: Sequence[bytes]) -> None:
+    name = next((key for key in keys if key.startswith(KEYS_RESERVED)), None)
+    if name is not None:
         error = error_of_reason(Reason.KEY_RESERVED)
         name_subject(error, kv_pb2.KeyValue(key=name))
         raise error

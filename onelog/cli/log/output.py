@@ -247,8 +247,7 @@ def _print_shard(console: Console, shard: ShardReport) -> None:
         f"shard {shard.shard}: {what}, {decimal(shard.size_bytes)}, committed to "
         f"{shard.commit_index}, durable to {shard.durable_index}, "
         f"voted term {_number(shard.voted_term)}, {counted(shard.generation, 'cut')}, "
-        f"{counted(shard.snapshot_count, 'snapshot')}, "
-        f"{counted(shard.cold_range_count, 'cold range')}",
+        f"{counted(shard.snapshot_count, 'snapshot')}",
         "bold",
     )
     for problem in shard.problems:
