@@ -11,7 +11,7 @@ import typer
 
 from onelog.cli.command import IfMissing, Raw, Session, command, group
 from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed
-from onelog.cli.output import cell, counted, plain, shown_headers
+from onelog.cli.output import cell, counted, note, plain, shown_headers
 from onelog.cli.values import (
     dead_letters_name,
     duration_s,
@@ -351,6 +351,8 @@ def consume(
       onelog stream group consume events billing --json
       onelog stream group consume events billing --limit 1 --raw > record
     """
+    from onelog.errors import FailedPrecondition
+
     session.output.check_raw(raw)
     with _group(session, stream, name).join(limit=limit or 100) as member:
         for count, record in enumerate(member, 1):
@@ -359,7 +361,12 @@ def consume(
                 session.output.raw(record.value)
             else:
                 session.output.line(record, f"{place}  {cell(record.key)}  {cell(record.value)}")
-            member.ack(record)
+            try:
+                record.ack()
+            except FailedPrecondition as error:
+                if error.reason != "RECORD_NOT_PENDING":
+                    raise
+                note(f"{place} is delivered again: the session of this member had run out")
             if count == limit:
                 return
 

@@ -213,7 +213,7 @@ class AsyncStream:
             for record in answer.records:
                 if record.offset > end:
                     return
-                yield to_record(record)
+                yield to_record(record, Record)
             is_over = not answer.next_offset or answer.next_offset > end
             if is_over or answer.next_offset == request.from_offset:
                 return
