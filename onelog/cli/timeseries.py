@@ -15,13 +15,14 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from onelog.cli.command import IfMissing, RoutingKey, Session, command, group
+from onelog.cli.command import IfMissing, RoutingKey, Session, command, create_or_find, group
 from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed
 from onelog.cli.output import cell, counted, note, progress
 from onelog.cli.values import duration_s, read_lines, shown_duration, shown_time, time_ns
@@ -180,8 +181,7 @@ def create(
     from onelog import MeasurementConfig
 
     config = _config(MeasurementConfig(), duplicates, keep, series_max)
-    session.client.ts.create(measurement, config, exist_ok=if_missing)
-    what = "exists" if if_missing else "created"
+    _, what = create_or_find(partial(session.client.ts.create, measurement, config), if_missing)
     session.output.result({"measurement": measurement}, f"measurement {measurement} {what}")
 
 

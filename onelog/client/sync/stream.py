@@ -3,9 +3,9 @@
 Written by ``python -m scripts.generate_sync_client``: change it there.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
-from onelog.client.blocking import Facade
+from onelog.client.blocking import Facade, Items
 from onelog.client.sync.group import Group
 from onelog.client.sync.tail import Tail
 from onelog.client.tables import Rows
@@ -126,7 +126,7 @@ class Stream(Facade):
         partition: int = 0,
         only: RecordFilter | None = None,
         read: Read | None = None,
-    ) -> Iterator[Record]:
+    ) -> Items[Record]:
         """Yield the records of a partition that exist now, page by page.
 
         From an offset or a time, up to and including ``to_offset``. A record with a ``gap`` stands
