@@ -1,6 +1,5 @@
 """``onelog stream``: streams of records. Consumer groups are in ``groups.py``."""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import partial
@@ -363,14 +362,13 @@ def read(
     session.output.check_raw(raw)
     records: Iterator[Record] = session.client.stream(stream).read(
         from_offset=from_offset, from_ns=since, to_offset=to_offset, partition=partition or 0,
-        only=parse_filter(keys, tags, headers, key_prefix), read=session.read,
+        limit=limit, only=parse_filter(keys, tags, headers, key_prefix), read=session.read,
     )  # fmt: skip
-    chosen = islice(records, min(limit, sys.maxsize)) if limit else records
     if raw:
-        for record in chosen:
+        for record in records:
             session.output.raw(record.value)
         return
-    session.output.table(chosen, RECORD_COLUMNS, nothing="there is no such record")
+    session.output.table(records, RECORD_COLUMNS, nothing="there is no such record")
 
 
 @command(app)
