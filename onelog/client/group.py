@@ -2,7 +2,7 @@
 
 A group has a committed offset in each partition, and members that share the work. ``join`` returns
 a consumer: an iterator over records, which are pending until they are acknowledged. Its heartbeat
-runs in the background, and a fetch sends one if the last was long ago. When partitions move to
+runs in the background, and a fetch counts as one. When partitions move to
 another member, the next fetch adapts. A member whose session ran out nevertheless (its program was
 suspended, say) joins again as a new member. What it held belongs to others then.
 """
@@ -11,7 +11,6 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
-from time import monotonic
 from typing import Any, Self
 
 from onelog.client.connection import Connection
@@ -217,12 +216,10 @@ class AsyncConsumer:
     ) -> Rows[AsyncFetchedRecord]:
         """Return the next records; wait up to ``wait_s`` for the first. May return none.
 
-        Records whose delivery failed, or whose member is gone, come first. A fetch is a sign of
-        life. If the session of the member ran out, it joins again.
+        Records whose delivery failed, or whose member is gone, come first. A fetch counts as a
+        heartbeat. If the session of the member ran out, it joins again.
         """
         self._beat_in_background()
-        if monotonic() - self._beaten_s >= self._session_s / HEARTBEATS:
-            await self._beat()
 
         def call() -> Awaitable[Any]:
             request = stream_pb2.FetchRecordsRequest(
@@ -348,7 +345,6 @@ class AsyncConsumer:
         self._member_id = joined.member_id
         self._generation = joined.generation
         self._partitions = tuple(joined.partitions)
-        self._beaten_s = monotonic()
 
     def _beat_in_background(self) -> None:
         if self._heart is None and not self._is_closed:
@@ -368,11 +364,9 @@ class AsyncConsumer:
             request = stream_pb2.HeartbeatGroupRequest(member_id=self._member_id)
             return self._group._change("Stream/HeartbeatGroup", request)
 
-        began_s = monotonic()
         answer = await self._as_member(call)
         self._generation = answer.generation
         self._partitions = tuple(answer.partitions)
-        self._beaten_s = began_s
 
     async def _as_member(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """Make a call of the member; if its session ran out, join again and make it anew."""

@@ -105,8 +105,8 @@ class Consumer(Facade):
     def fetch(self, *, wait_s: float = 0.0, limit: int | None = None) -> Rows[FetchedRecord]:
         """Return the next records; wait up to ``wait_s`` for the first. May return none.
 
-        Records whose delivery failed, or whose member is gone, come first. A fetch is a sign of
-        life. If the session of the member ran out, it joins again.
+        Records whose delivery failed, or whose member is gone, come first. A fetch counts as a
+        heartbeat. If the session of the member ran out, it joins again.
         """
         found: Rows[FetchedRecord] = self._thread.run(self._core.fetch(wait_s=wait_s, limit=limit))
         return found

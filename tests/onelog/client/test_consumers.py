@@ -12,7 +12,7 @@ import pytest
 from onelog import AsyncClient, Client, GroupConfig, NewRecord, RecordFilter, Watched
 from onelog.client.values import Producer, Record
 from onelog.errors import ConditionFailed, FailedPrecondition, InvalidArgument
-from tests.node.services.nodes import eventually, run, single
+from tests.node.services.nodes import Node, eventually, run, single
 from tests.onelog.client.serving import serving
 
 
@@ -181,7 +181,7 @@ def test_the_heartbeat_joins_again_also_if_nothing_is_fetched(tmp_path: Path) ->
 
 
 def test_a_fetch_is_a_sign_of_life(tmp_path: Path) -> None:
-    async def test(client: AsyncClient) -> None:
+    async def test(node: Node, client: AsyncClient) -> None:
         stream = client.stream("s")
         await stream.create()
         group = stream.group("g")
@@ -191,13 +191,20 @@ def test_a_fetch_is_a_sign_of_life(tmp_path: Path) -> None:
         await member.fetch()
         (same,) = (await group.info()).members
         assert same.expires_ns == before.expires_ns  # it has just joined
-        member._beaten_s = float("-inf")  # as after a long time without an event loop
+        clock = node.context.drivers[0].shard.log_time
+        clock._now_ns += 1_300 * 10**9  # more than a third of the session later
         await member.fetch()
         (after,) = (await group.info()).members
-        assert after.expires_ns > before.expires_ns
+        assert after.expires_ns >= before.expires_ns + 1_300 * 10**9
+        await member.fetch()
+        assert (await group.info()).members == (after,)
         await member.close()
 
-    with_client(tmp_path, test)
+    async def main() -> None:
+        async with single(tmp_path) as node, AsyncClient(node.endpoint) as client:
+            await test(node, client)
+
+    run(main())
 
 
 def test_nothing_to_settle_is_nothing_to_do(tmp_path: Path) -> None:
