@@ -37,7 +37,11 @@ if TYPE_CHECKING:
 U32_MAX = (1 << 32) - 1
 LEARNER, VOTER = "learner", "voter"
 
-member_app = group("Members of the cluster: list, add, promote, remove.")
+member_app = group(
+    "Members of the cluster: list, add, promote, remove.",
+    "onelog admin members list",
+    "onelog admin members list --json",
+)
 
 NodeId = Annotated[str, typer.Argument(metavar="NODE_ID", help="The node.")]
 
@@ -143,7 +147,12 @@ def _roles(admin: "Admin", node_id: str) -> set[str]:
 
 # Namespace
 
-namespace_app = group("Namespaces and their limits.")
+namespace_app = group(
+    "Namespaces and their limits.",
+    "onelog admin namespaces create orders --if-missing",
+    "onelog admin namespaces list",
+    "onelog kv put a 1 --namespace orders",
+)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The namespace.")]
 VersionsMax = Annotated[
@@ -280,7 +289,12 @@ def namespace_list_(session: Session) -> None:
 
 # Hold
 
-hold_app = group("Holds: parts of the log that a reader still needs.")
+hold_app = group(
+    "Holds: parts of the log that a reader still needs.",
+    "onelog admin hold set morning-export --from-start --for 2d",
+    "onelog admin hold list",
+    "onelog admin hold release morning-export",
+)
 
 HoldName = Annotated[str, typer.Argument(metavar="NAME", help="The hold.")]
 _INDEX = re.compile(r"(?:([0-9]{1,9})=)?([0-9]{1,20})")
@@ -421,7 +435,12 @@ def _indexes(session: Session, text: str | None) -> dict[int, int]:
 
 # Sessions
 
-session_app = group("Sessions: what makes the retries of writes exact, for programs without ours.")
+session_app = group(
+    "Sessions: what makes the retries of writes exact, for programs without ours.",
+    "ID=$(onelog admin session open --ttl 10m)",
+    "onelog admin session keep $ID",
+    "onelog admin session close $ID",
+)
 
 OfShard = Annotated[
     int, typer.Option("--shard", min=0, max=U32_MAX, metavar="N", help="The session's shard.")

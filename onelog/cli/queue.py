@@ -432,7 +432,12 @@ app = group(
     "onelog queue peek 'mail.dead{mail}'",
     "onelog queue redrive 'mail.dead{mail}'",
 )
-schedule_app = group("Messages that a queue enqueues by itself, by a cron expression in UTC.")
+schedule_app = group(
+    "Messages that a queue enqueues by itself, by a cron expression in UTC.",
+    "onelog queue create reports --if-missing",
+    "onelog queue schedule add reports '30 3 * * *' 'nightly report'",
+    "onelog queue schedule list reports",
+)
 register(app)
 app.add_typer(schedule_app, name="schedule")
 

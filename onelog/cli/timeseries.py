@@ -31,7 +31,11 @@ if TYPE_CHECKING:
     from onelog import Rule
     from onelog.client.timeseries import SeriesData
 
-rule_app = group("Downsampling: write aggregates of each window to another measurement.")
+rule_app = group(
+    "Downsampling: write aggregates of each window to another measurement.",
+    "onelog ts rule set 'cpu{m}' daily --window 1d -a mean --into 'cpu_daily{m}'",
+    "onelog ts rule delete 'cpu{m}' daily",
+)
 
 MeasurementName = Annotated[str, typer.Argument(metavar="MEASUREMENT", help="The measurement.")]
 RuleName = Annotated[str, typer.Argument(metavar="RULE", help="The rule.")]
