@@ -521,9 +521,11 @@ def aggregate_number(aggregate: Aggregate) -> Any:
     try:
         return timeseries_pb2.Aggregate.Value(name)
     except ValueError:
-        raise InvalidArgument(
-            f"there is no aggregate {aggregate!r}", reason="AGGREGATE_INVALID"
-        ) from None
+        names = [
+            each.removeprefix("AGGREGATE_").lower() for each in timeseries_pb2.Aggregate.keys()
+        ]
+        what = f"there is no aggregate {aggregate!r}; there are {', '.join(names[1:])}"
+        raise InvalidArgument(what, reason="AGGREGATE_INVALID") from None
 
 
 def _fill_matchers(matchers: Any, where: Matchers | None) -> None:

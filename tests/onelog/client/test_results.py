@@ -236,6 +236,13 @@ def test_methods_with_several_results_return_tables(client: Client) -> None:
     assert cells(Rows(client.streams("tables")))[1][0] == "tables"
 
 
+def test_nothing_is_shown_as_nothing(client: Client) -> None:
+    client.queue("empty").create()
+    found = client.queue("empty").peek()
+    assert found._repr_html_() == "<p>no results</p>"
+    assert len(found.to_pandas()) == found.to_arrow().num_rows == 0
+
+
 def test_a_long_table_is_cut_where_it_is_shown_and_nowhere_else() -> None:
     rows = Rows(Item(b"%d" % number, b"x" * 500, number) for number in range(1_000))
     shown = cells(rows)
