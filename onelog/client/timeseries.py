@@ -521,10 +521,9 @@ def aggregate_number(aggregate: Aggregate) -> Any:
     try:
         return timeseries_pb2.Aggregate.Value(name)
     except ValueError:
-        names = [
-            each.removeprefix("AGGREGATE_").lower() for each in timeseries_pb2.Aggregate.keys()
-        ]
-        what = f"there is no aggregate {aggregate!r}; there are {', '.join(names[1:])}"
+        known = list(timeseries_pb2.Aggregate.DESCRIPTOR.values_by_name)[1:]
+        names = ", ".join(each.removeprefix("AGGREGATE_").lower() for each in known)
+        what = f"there is no aggregate {aggregate!r}; there are {names}"
         raise InvalidArgument(what, reason="AGGREGATE_INVALID") from None
 
 
