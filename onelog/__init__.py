@@ -33,7 +33,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from onelog import errors
     from onelog.client.client import AsyncClient
-    from onelog.client.leased import AsyncLeasedMessage, LeasedMessage
+    from onelog.client.leased import (
+        AsyncFetchedRecord,
+        AsyncLeasedMessage,
+        FetchedRecord,
+        LeasedMessage,
+    )
     from onelog.client.observing import Cost, costs, traced
     from onelog.client.options import ClientOptions, Tls
     from onelog.client.sync.client import Client
@@ -58,11 +63,13 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AsyncClient": "onelog.client.client",
+    "AsyncFetchedRecord": "onelog.client.leased",
     "AsyncLeasedMessage": "onelog.client.leased",
     "Client": "onelog.client.sync.client",
     "ClientOptions": "onelog.client.options",
     "Cost": "onelog.client.observing",
     "Event": "onelog.client.watch",
+    "FetchedRecord": "onelog.client.leased",
     "GroupConfig": "onelog.client.values",
     "Item": "onelog.client.values",
     "LeasedMessage": "onelog.client.leased",
@@ -88,11 +95,11 @@ _HOMES = {
 }
 
 __all__ = [
-    "AsyncClient", "AsyncLeasedMessage", "Client", "ClientOptions", "Cost", "Event",
-    "GroupConfig", "Item", "LeasedMessage", "MeasurementConfig", "Message", "NewMessage",
-    "NewRecord", "OnelogError", "Producer", "QueueConfig", "Read", "Record", "RecordFilter",
-    "Reject", "Retention", "Rows", "Rule", "SeriesData", "Tls", "Watched", "costs", "errors",
-    "traced",
+    "AsyncClient", "AsyncFetchedRecord", "AsyncLeasedMessage", "Client", "ClientOptions", "Cost",
+    "Event", "FetchedRecord", "GroupConfig", "Item", "LeasedMessage", "MeasurementConfig",
+    "Message", "NewMessage", "NewRecord", "OnelogError", "Producer", "QueueConfig", "Read",
+    "Record", "RecordFilter", "Reject", "Retention", "Rows", "Rule", "SeriesData", "Tls",
+    "Watched", "costs", "errors", "traced",
 ]  # fmt: skip
 
 
@@ -106,4 +113,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})

@@ -76,8 +76,8 @@ def _imports(name: str, tree: ast.Module, names: set[str], homes: dict[str, str]
     if name == "client":
         found.append("from onelog.client.blocking import LoopThread")
         found.append("from onelog.client.client import AsyncClient")
-    if "Iterator" in names:
-        found.append("from collections.abc import Iterator")
+    if "Items" in names:
+        found.append("from onelog.client.blocking import Items")
     if "Any" in names:
         found.append("from typing import Any")
     for node in tree.body:
@@ -153,6 +153,9 @@ def _public(
     assert node.returns is not None, node.name
     core_type = ast.unparse(node.returns).strip("'\"")
     returned = _sync(core_type)
+    is_iterator = isinstance(node, ast.AsyncFunctionDef) and core_type.startswith("AsyncIterator")
+    if is_iterator:
+        returned = returned.replace("Iterator", "Items", 1)
     lines = ["    @property"] if _is(node, "property") else []
     # A class of the core may be defined below its user; so may a name in quotes.
     shown = f'"{returned}"' if core_type in homes else returned
@@ -161,7 +164,7 @@ def _public(
     call = f"self._core.{node.name}"
     if not _is(node, "property"):
         call += f"({_passed(node.args)})"
-    if isinstance(node, ast.AsyncFunctionDef) and core_type.startswith("AsyncIterator"):
+    if is_iterator:
         ahead = ", 1" if node.name in ONE_BY_ONE else ""
         return [*lines, f"        return self._thread.iterate({call}{ahead})", ""]
     if isinstance(node, ast.AsyncFunctionDef):

@@ -186,7 +186,7 @@ class EndpointOrigin:
         options = ClientOptions(timeout_s=TIMEOUT_S, sessions=False)
         connect_s = TIMEOUT_S if self._cluster_id else CONNECT_S
         with closing(Client(self._endpoints, tls=self._tls, options=options)) as client:
-            client.scoped(timeout_s=connect_s).connect()
+            client.scoped(timeout_s=connect_s).connect(refused_s=connect_s)
             if self._cluster_id:
                 self._refuse_other(client.admin.topology().cluster_id)
             yield client

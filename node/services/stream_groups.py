@@ -51,7 +51,7 @@ from onelog.projections.limits import U64_MAX
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Duplicate, Refused
 from onelog.projections.shard_state import Projections
-from onelog.projections.stream.commands import Claim, Deliver, decode_command
+from onelog.projections.stream.commands import Claim, Deliver, GroupHeartbeat, decode_command
 from onelog.projections.stream.filters import EVERYTHING, RecordFilter
 from onelog.projections.stream.groups import Group
 from onelog.projections.stream.limits import OFFSETS_MAX, PENDING_MAX, READ_SIZE_MAX
@@ -137,6 +137,7 @@ class Fetches:
         await self._edge.read(asked.shard, _PRESENT, call)
         until_s = min(self._clock.now_s() + wait_s, call.deadline_s - ANSWER_S)
         _, group = self._look(asked)
+        await self._renew(asked, group, call)
         place = asked.shard, group.id, 0 if group.head.config.shared else asked.member
         line = self._lines.setdefault(place, _Line())
         line.count += 1
@@ -196,6 +197,18 @@ class Fetches:
                 log = self._edge.replica(asked.shard).shard.log
                 fill_log_read(answer.header.cost, log, passed.visit_count, passed.lowest)
         return answer
+
+    async def _renew(self, asked: _Asked, group: Group, call: Call) -> None:
+        """Renew the member's session if a third of it has passed: a fetch is a heartbeat.
+
+        Whatever its outcome: who looks at the group next finds the member in it, or not.
+        """
+        driver = self._edge.leading(asked.shard)
+        member = group.members.rows[asked.member]
+        left_ns = member.deadline_ns - driver.shard.log_time.now_ns()
+        if left_ns * 3 <= member.session_ns * 2:
+            beat = GroupHeartbeat(asked.stream, asked.group, asked.member)
+            await driver.propose([encode_checked(beat, asked.namespace)], call.deadline_s)
 
     # A turn
 

@@ -35,7 +35,13 @@ if TYPE_CHECKING:
 LOOK_S = 0.2
 TERMINATE_S = 10.0
 
-lease_app = group("Leases: keys put with a lease are deleted when it ends.")
+lease_app = group(
+    "Leases: keys put with a lease are deleted when it ends.",
+    "ID=$(onelog kv lease grant 30s --key 'online{bob}')",
+    "onelog kv put 'online{bob}' yes --lease $ID",
+    "onelog kv lease keep $ID --key 'online{bob}'",
+    "onelog kv lease revoke $ID --key 'online{bob}'",
+)
 
 LeaseId = Annotated[int, typer.Argument(metavar="ID", min=1, help="The lease.")]
 OfKey = Annotated[
@@ -190,7 +196,12 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 # JSON documents
 
-json_app = group("JSON documents in keys, read and changed in parts.")
+json_app = group(
+    "JSON documents in keys, read and changed in parts.",
+    'onelog kv json set theme . \'{"name": "dark", "sizes": []}\'',
+    "onelog kv json set theme sizes[-1] 12",
+    "onelog kv json get theme sizes[0]",
+)
 
 KeyText = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
 PathText = Annotated[

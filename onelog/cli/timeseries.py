@@ -15,13 +15,14 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from onelog.cli.command import IfMissing, RoutingKey, Session, command, group
+from onelog.cli.command import IfMissing, RoutingKey, Session, command, create_or_find, group
 from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed
 from onelog.cli.output import cell, counted, note, progress
 from onelog.cli.values import duration_s, read_lines, shown_duration, shown_time, time_ns
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
     from onelog import Rule
     from onelog.client.timeseries import SeriesData
 
-rule_app = group("Downsampling: write aggregates of each window to another measurement.")
+rule_app = group(
+    "Downsampling: write aggregates of each window to another measurement.",
+    "onelog ts rule set 'cpu{m}' daily --window 1d -a mean --into 'cpu_daily{m}'",
+    "onelog ts rule delete 'cpu{m}' daily",
+)
 
 MeasurementName = Annotated[str, typer.Argument(metavar="MEASUREMENT", help="The measurement.")]
 RuleName = Annotated[str, typer.Argument(metavar="RULE", help="The rule.")]
@@ -180,8 +185,7 @@ def create(
     from onelog import MeasurementConfig
 
     config = _config(MeasurementConfig(), duplicates, keep, series_max)
-    session.client.ts.create(measurement, config, exist_ok=if_missing)
-    what = "exists" if if_missing else "created"
+    _, what = create_or_find(partial(session.client.ts.create, measurement, config), if_missing)
     session.output.result({"measurement": measurement}, f"measurement {measurement} {what}")
 
 

@@ -26,7 +26,7 @@ TIME_NS_MIN, TIME_NS_MAX = -(2**62), 2**62 - 1
 
 
 def to_times(times: Any, name: str = "times_ns") -> "npt.NDArray[np.int64]":
-    """Return times as int64 nanoseconds: of integers, datetime64 or datetimes, or of a single one.
+    """Return times as int64 nanoseconds: of any kind of time, or of a single one.
 
     Raises InvalidArgument (TIME_INVALID) for a time that is none, or out of range.
     """
@@ -39,12 +39,16 @@ def to_times(times: Any, name: str = "times_ns") -> "npt.NDArray[np.int64]":
         return _to_nanoseconds(array, name)
     if not len(array):
         return array.astype("<i8")  # an empty list has no type of its own
-    is_clear = array.dtype.kind == "O" and all(isinstance(each, datetime) for each in array)
+    if array.dtype.kind == "T":
+        array = array.astype(object)
+    is_clear = array.dtype.kind == "U" or (
+        array.dtype.kind == "O" and all(isinstance(each, datetime | str) for each in array)
+    )
     if is_clear:
-        found = [to_nanoseconds(each, f"{name}[{at}]") for at, each in enumerate(array)]
+        found = [to_nanoseconds(each, f"{name}[{at}]") for at, each in enumerate(array.tolist())]
         array = np.array(found, dtype=object)
     elif array.dtype.kind not in "iu":
-        what = "integers, datetime64 or datetimes with a zone"
+        what = "integers, datetime64, datetimes with a zone or texts like now-1h"
         raise _make_type_error(name, array, "iu", what, "TIME_INVALID")
     first, last = int(array.min()), int(array.max())
     if not TIME_NS_MIN <= first <= last <= TIME_NS_MAX:

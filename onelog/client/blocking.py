@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, Generic, Self, TypeVar
 
+from onelog.client.tables import Rows
 from onelog.errors import FailedPrecondition
 
 T = TypeVar("T")
@@ -57,7 +58,7 @@ class LoopThread:
                 call.ended.wait(CANCEL_S)
             raise
 
-    def iterate(self, items: AsyncIterator[T], ahead: int = ITEMS_AHEAD) -> Iterator[T]:
+    def iterate(self, items: AsyncIterator[T], ahead: int = ITEMS_AHEAD) -> "Items[T]":
         """Return an iterator over an async one, which fetches up to ``ahead`` items in advance."""
         return Items(self, items, ahead)
 
@@ -151,7 +152,8 @@ class _Call(Generic[T]):
 class Items(Iterator[T], Generic[T]):
     """An iterator over an async iterator; a task in the loop fetches items in advance.
 
-    It ends after its last item, with ``close``, or when it is garbage-collected.
+    It ends after its last item, with ``close``, or when it is garbage-collected. What is left of it
+    can be converted as a table.
     """
 
     def __init__(self, thread: LoopThread, items: AsyncIterator[T], ahead: int) -> None:
@@ -176,6 +178,17 @@ class Items(Iterator[T], Generic[T]):
         if kind == "error":
             raise item
         raise StopIteration
+
+    def __repr__(self) -> str:
+        return "an iterator over results; Rows(...) is a table of them, to_pandas() a DataFrame"
+
+    def to_pandas(self) -> Any:
+        """Read to the end and return a pandas.DataFrame, with a row for each result."""
+        return Rows(self).to_pandas()
+
+    def to_arrow(self) -> Any:
+        """Read to the end and return a pyarrow.Table, with a row for each result."""
+        return Rows(self).to_arrow()
 
     def close(self) -> None:
         """Stop fetching."""

@@ -225,7 +225,7 @@ class AsyncClient:
         """Connect now instead of on the first call.
 
         While no endpoint accepts a connection it tries again, since a server may be starting: for
-        the timeout, or for ``refused_s``.
+        ``refused_s``, or a fifth of the timeout.
         """
         await self._connection.ready(self._scope.timeout_s, refused_s)
 

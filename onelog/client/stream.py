@@ -39,6 +39,8 @@ from onelog.client.values import (
 from onelog.errors import AlreadyExists, InvalidArgument
 from onelog.v1 import pipeline_pb2, stream_pb2
 
+PAGE_RECORDS = 1_000  # of one answer, as the server has it by itself
+
 
 @refuse_unsendable
 class AsyncStream:
@@ -189,14 +191,15 @@ class AsyncStream:
         from_offset: int = 0,
         from_ns: Time = 0,
         to_offset: int | None = None,
+        limit: int = 0,
         partition: int = 0,
         only: RecordFilter | None = None,
         read: Read | None = None,
     ) -> AsyncIterator[Record]:
         """Yield the records of a partition that exist now, page by page.
 
-        From an offset or a time, up to and including ``to_offset``. A record with a ``gap`` stands
-        for records that were deleted.
+        From an offset or a time, up to and including ``to_offset``, at most ``limit`` (0: all). A
+        record with a ``gap`` stands for records that were deleted.
         """
         request = stream_pb2.ReadRecordsRequest(
             partition=partition,
@@ -206,14 +209,20 @@ class AsyncStream:
         if only is not None:
             only.fill(request.filter)
         end: int | None = to_offset
+        left = limit
         while True:
+            if limit:
+                request.limit = min(left, PAGE_RECORDS)
             answer = await self._look("Stream/ReadRecords", request, read)
             if end is None:
                 end = answer.header.applied_index
             for record in answer.records:
                 if record.offset > end:
                     return
-                yield to_record(record)
+                yield to_record(record, Record)
+                left -= 1
+                if not left:
+                    return
             is_over = not answer.next_offset or answer.next_offset > end
             if is_over or answer.next_offset == request.from_offset:
                 return

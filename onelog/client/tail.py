@@ -59,7 +59,7 @@ class AsyncTail(Pages[Record]):
         for position in self._cursor.positions:
             if position.shard == shard:
                 position.index = max(position.index, record.offset)
-        return to_record(record)
+        return to_record(record, Record)
 
     async def _run(self) -> AsyncGenerator[None, None]:
         """Yield when the tail has begun, then after each page."""

@@ -48,7 +48,11 @@ _MISTAKEN = (
 def to_nanoseconds(value: Time, name: str) -> int:
     """Return a time in nanoseconds since 1970; ``name`` says which one in an error."""
     if isinstance(value, str):
-        return _checked(parse_time_ns(value), name)
+        try:
+            found = parse_time_ns(value)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{name}: {error.message}", reason=error.reason) from None
+        return _checked(found, name)
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise _invalid(f"{name} is {value.isoformat()} without a zone; add one, such as UTC")

@@ -543,9 +543,10 @@ def aggregate_number(aggregate: Aggregate) -> Any:
     try:
         return timeseries_pb2.Aggregate.Value(name)
     except ValueError:
-        raise InvalidArgument(
-            f"there is no aggregate {aggregate!r}", reason="AGGREGATE_INVALID"
-        ) from None
+        known = list(timeseries_pb2.Aggregate.DESCRIPTOR.values_by_name)[1:]
+        names = ", ".join(each.removeprefix("AGGREGATE_").lower() for each in known)
+        what = f"there is no aggregate {aggregate!r}; there are {names}"
+        raise InvalidArgument(what, reason="AGGREGATE_INVALID") from None
 
 
 def _fill_matchers(matchers: Any, where: Matchers | None) -> None:

@@ -784,12 +784,15 @@ def to_group_info(answer: stream_pb2.GetGroupResponse) -> GroupInfo:
     )
 
 
-def to_record(found: stream_pb2.Record) -> Record:
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+def to_record(found: stream_pb2.Record, kind: type[RecordT]) -> RecordT:
     """Convert a record from protobuf."""
     gap = None
     if found.HasField("gap"):
         gap = Gap(found.gap.first_offset, found.gap.last_offset, found.gap.reason)
-    return Record(
+    return kind(
         found.offset,
         found.value,
         found.key if found.HasField("key") else None,

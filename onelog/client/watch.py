@@ -279,7 +279,7 @@ def to_event(event: pipeline_pb2.Event) -> Event:
         case "stream":
             stream = event.stream
             kind = _kind(pipeline_pb2.StreamEvent.Kind, stream.kind)
-            record = to_record(stream.record) if stream.HasField("record") else None
+            record = to_record(stream.record, Record) if stream.HasField("record") else None
             return Event("stream", kind, stream.stream.encode(), *place, record=record)
         case _:
             series = event.series

@@ -69,6 +69,7 @@ QUEUE = (
     Step("queue redrive dead{q} --rate 1 --json", {"redrive_id": ANY}, ("ID", "{redrive_id}")),
     Step("queue redrives dead{q} --json", {"redrive_id": ANY}),
     Step("queue consume jobs{q} --limit 1 --json", {"body": "x"}),
+    Step("queue redrives dead{q} --json", {"redrive_id": ANY}),
     Step("queue cancel-redrive dead{q} $ID --json", {"redrive_id": ANY}),
     Step("queue pause jobs{q} --json", {"paused": True}),
     Step("queue show jobs{q} --json", {"paused": True, "dead": LETTERS}),

@@ -53,7 +53,7 @@ def test_a_tail_goes_on_where_it_ended(cli: Cli) -> None:
     ran = cli("stream", "tail", "s3", "--from", 0, "--limit", 2)
     assert [row[-1] for row in ran.rows] == ["a", "b"]
     flags = ran.err.removeprefix("note: to continue here: ").split()
-    assert flags[:2] == ["--from", "0"]
+    assert flags[:2] == ["--from", "start"]
     (record,) = cli.lines("stream", "tail", "s3", *flags, "--limit", 1)
     assert record["value"] == "c"
     assert "no cursor" in cli("stream", "tail", "s3", "--cursor", "?", code=2).err

@@ -56,7 +56,7 @@ def test_points_survive_the_wire(when: list[int], data: st.DataObject) -> None:
         assert found.fields[name].dtype == array.dtype
 
 
-def test_times_may_be_datetimes_or_a_single_number() -> None:
+def test_times_may_be_datetimes_texts_or_a_single_number() -> None:
     january_ns = 1_767_225_600 * 10**9
     assert list(sent(np.array(["2026-01-01"], "datetime64[s]"), {"x": [1.5]}).times_ns) == [
         january_ns
@@ -64,6 +64,11 @@ def test_times_may_be_datetimes_or_a_single_number() -> None:
     berlin = datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))
     listed = [berlin, datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC)]
     assert list(sent(listed, {"x": [1, 2]}).times_ns) == [january_ns, january_ns + 1_000]
+    texts = ["2026-01-01T00:00:00Z", "2026-01-01T01:00:00.000001+01:00"]
+    for told in (texts, np.array(texts), [berlin, texts[1]]):
+        assert list(sent(told, {"x": [1, 2]}).times_ns) == [january_ns, january_ns + 1_000]
+    (a_while_ago, now) = sent(["now-1h", "now"], {"x": [1, 2]}).times_ns
+    assert abs(now - a_while_ago - 3_600 * 10**9) < 60 * 10**9
     single = sent(7, {"x": 1.5, "n": 3, "up": True})
     assert [each.WhichOneof("values") for each in single.columns] == [
         "doubles",
@@ -85,6 +90,10 @@ def test_times_may_be_datetimes_or_a_single_number() -> None:
         (np.datetime64(1, "ps"), "position 0 is not a number of nanoseconds"),
         (np.ma.array([1, 2, 3], mask=[False, True, False]), "2 at position 1 is masked"),
         (datetime(2026, 1, 1), "without a zone"),
+        (["2026-01-01T00:00:00Z", "2026-01-01"], r"times_ns\[1\]: '2026-01-01' has no zone"),
+        (["now", "yesterday"], r"times_ns\[1\]: 'yesterday' is no time"),
+        (["1800000000"], "looks like seconds"),
+        ([b"now"], "not |S3"),
         ([[1, 2]], "2 dimensions"),
         (1_800_000_000, "looks like seconds"),
         ([1_800_000_000_000, 1_800_000_001_000], "looks like milliseconds"),
