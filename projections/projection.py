@@ -59,6 +59,9 @@ class Operation:
     # What of its body is the same when a client repeats its request, if the leader decides the
     # rest; operations with the same bytes are one request. None: the type and all of the body.
     find_repeated: Callable[[bytes], bytes] | None = None
+    # The operations (type, body) that a body in a batch means the same as: a leader of another
+    # version makes those of the same request. None: itself.
+    find_parts: Callable[[bytes], Sequence[tuple[int, bytes]]] | None = None
 
 
 OneHandler = Callable[[str, Reader, int, int], Outcome]

@@ -37,6 +37,7 @@ from typing import Protocol
 from onelog.projections.codec import (
     FLAG_SESSION,
     SESSION_SIZE,
+    U16,
     U64,
     Prefix,
     encode_prefix,
@@ -69,7 +70,7 @@ from onelog.projections.system.commands import (
     encode_command,
 )
 from onelog.projections.system.projection import System
-from onelog.projections.system.sessions import FindRepeated, Fingerprints, Request
+from onelog.projections.system.sessions import FindParts, FindRepeated, Fingerprints, Request
 from onelog.ual.entry import (
     FLAG_CONDITIONAL,
     FLAG_ZSTD,
@@ -162,6 +163,7 @@ class ProjectionRouter:
         checker: ConditionChecker,
         position: Position,
         repeated: Mapping[int, FindRepeated] = MappingProxyType({}),
+        parts: Mapping[int, FindParts] = MappingProxyType({}),
     ) -> None:
         assert OWNER_SYSTEM not in table, "the system projection is not in the table"
         assert all(owner == projection.owner for owner, projection in table.items())
@@ -170,7 +172,7 @@ class ProjectionRouter:
         self._system = system
         self._checker = checker
         self._position = position
-        self._fingerprints = Fingerprints(repeated)
+        self._fingerprints = Fingerprints(repeated, parts)
         self._batch: OpenBatch | None = None
         self._handlers: dict[int, Handler] = dict(system.handlers())
         # Types that are applied one entry at a time in a session: a system entry may end the
@@ -512,7 +514,8 @@ class ProjectionRouter:
             sessions, requests = self._system.sessions, ((sequence, first),)
             prefix, reader = read_prefix(head.plain_payload())
             plain = encode_prefix(prefix.namespace)
-            fingerprint = self._fingerprints.of_batch(plain + reader.rest(), plain, batch.entries)
+            conditions = reader.rest()[U16.size :]  # behind the number of entries
+            fingerprint = self._fingerprints.of_batch(plain, conditions, batch.entries)
             verdict = sessions.begin(id_, requests, fingerprint, head.timestamp_ns)
             if isinstance(verdict, int):
                 result = self._run_batch(batch)

@@ -22,7 +22,7 @@ from onelog.projections.router import ProjectionRouter
 from onelog.projections.stream.commands import STREAM_OPERATIONS
 from onelog.projections.stream.projection import Stream
 from onelog.projections.system.projection import System
-from onelog.projections.system.sessions import FindRepeated
+from onelog.projections.system.sessions import FindParts, FindRepeated
 from onelog.projections.timeseries.commands import TS_OPERATIONS
 from onelog.projections.timeseries.projection import TimeSeries
 from onelog.ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_STREAM, OWNER_TIMESERIES
@@ -51,8 +51,9 @@ def build_projections(notes: Notes, spill: SpillStore | None = None) -> Projecti
     table = {projection.owner: projection for projection in everything}
     system = System(table)
     router = ProjectionRouter(
-        table, notes, system=system, checker=kv, position=position, repeated=_REPEATED
-    )
+        table, notes, system=system, checker=kv, position=position, repeated=_REPEATED,
+        parts=_PARTS,
+    )  # fmt: skip
     return Projections(router, system, kv, queue, stream, series)
 
 
@@ -76,6 +77,12 @@ _REPEATED: dict[int, FindRepeated] = {
     for owner, operations in _MODELS
     for each in operations
     if each.find_repeated is not None
+}
+_PARTS: dict[int, FindParts] = {
+    owner << 8 | each.number: each.find_parts
+    for owner, operations in _MODELS
+    for each in operations
+    if each.find_parts is not None
 }
 
 

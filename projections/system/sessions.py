@@ -74,6 +74,7 @@ assert _APPLIED_ITEM.size == _RESULT_ITEM_SIZE + U64.size + len(_APPLIED)
 _INNER = struct.Struct("<HI")  # of an entry in a batch: type, size
 
 FindRepeated = Callable[[bytes], bytes]
+FindParts = Callable[[bytes], Sequence[tuple[int, bytes]]]
 """Returns what of the body of an entry is the same when a client repeats its request."""
 
 Request = tuple[int, int]
@@ -100,10 +101,13 @@ class Fingerprints:
     leader may have received, must have the same one.
     """
 
-    __slots__ = ("_repeated",)
+    __slots__ = ("_parts", "_repeated")
 
-    def __init__(self, repeated: Mapping[int, FindRepeated]) -> None:
+    def __init__(
+        self, repeated: Mapping[int, FindRepeated], parts: Mapping[int, FindParts]
+    ) -> None:
         self._repeated = repeated
+        self._parts = parts
 
     def of_span(self, entry_type: int, prefix: bytes, payloads: Iterable[bytes]) -> list[bytes]:
         """Return the fingerprints of payloads without a session, which open with ``prefix``."""
@@ -118,10 +122,11 @@ class Fingerprints:
             found.append(xxh3_64_digest(prefix + body))
         return found
 
-    def of_batch(self, head: bytes, prefix: bytes, entries: Sequence[Entry]) -> bytes:
-        """Return the fingerprint of a batch; ``head`` is the payload of its first entry.
+    def of_batch(self, prefix: bytes, conditions: bytes, entries: Sequence[Entry]) -> bytes:
+        """Return the fingerprint of a batch.
 
-        Several entries that the leader has made of one request have its fingerprint.
+        Several entries that the leader has made of one request have its fingerprint, and one entry
+        that it has made of several operations has that of the operations.
         """
         if entries and entries[0].entry_type in self._repeated:
             found = {
@@ -131,12 +136,19 @@ class Fingerprints:
             }
             if len(found) == 1:
                 return found.pop()
-        state = xxh3_64(head, TYPE_BATCH)
+        state = xxh3_64(prefix + conditions, TYPE_BATCH)
         for entry in entries:
-            payload = _plain(entry)
-            state.update(_INNER.pack(entry.entry_type, len(payload)))
-            state.update(payload)
+            for entry_type, payload in self._find_parts(entry, prefix):
+                state.update(_INNER.pack(entry_type, len(payload)) + payload)
         return state.digest()
+
+    def _find_parts(self, entry: Entry, prefix: bytes) -> Iterable[tuple[int, bytes]]:
+        payload = _plain(entry)
+        find = self._parts.get(entry.entry_type)
+        if find is not None and payload.startswith(prefix):
+            with suppress(BadPayload):  # it is refused, and repeated as it was
+                return [(kind, prefix + body) for kind, body in find(payload[len(prefix) :])]
+        return ((entry.entry_type, payload),)
 
 
 class Sessions:
