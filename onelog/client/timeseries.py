@@ -112,25 +112,30 @@ class Points:
 
 
 def to_points(
-    times_ns: Any, fields: Mapping[str, ArrayLike], tags: Mapping[str, str] | None
+    times_ns: Any,
+    fields: Mapping[str, ArrayLike],
+    tags: Mapping[str, str] | None,
+    of_which: str = "",
 ) -> Points:
-    """Check the points of one series and return them.
+    """Check the points of one series, which ``of_which`` names among others, and return them.
 
     Times are int64 nanoseconds, datetime64 or datetimes with a zone; a single one is one point. The
     type of a field follows from its array: floats, integers, bools.
     """
-    times = to_times(times_ns)
+    times = to_times(times_ns, f"times_ns{of_which}")
     if not fields:
-        raise InvalidArgument("points have at least one field", reason="FIELDS_INVALID")
+        what = f"points{of_which} have at least one field"
+        raise InvalidArgument(what, reason="FIELDS_INVALID")
     for tag, value in (tags or {}).items():
         if not value:
             # A series without a tag is the same series as one with an empty value of it.
-            raise InvalidArgument(f"tag {tag} is empty; leave it out", reason="TAG_INVALID")
-    columns = {name: to_column(values, name) for name, values in fields.items()}
+            what = f"tag {tag}{of_which} is empty; leave it out"
+            raise InvalidArgument(what, reason="TAG_INVALID")
+    columns = {name: to_column(values, f"{name}{of_which}") for name, values in fields.items()}
     for name, column in columns.items():
         if column.shape != times.shape:
             raise InvalidArgument(
-                f"field {name} has {column.shape} values for {times.shape} times",
+                f"field {name}{of_which} has {column.shape} values for {times.shape} times",
                 reason="FIELDS_INVALID",
             )
     return Points(tags or {}, times, columns)
@@ -307,7 +312,10 @@ class AsyncTimeSeries:
 
         Up to 100,000 values of 5,000 series are one atomic write; see ``write`` for more.
         """
-        points = [to_points(each.times_ns, each.fields, each.tags) for each in series]
+        points = [
+            to_points(each.times_ns, each.fields, each.tags, f" of series[{at}]")
+            for at, each in enumerate(series)
+        ]
         return await self._write_parts(measurement, points)
 
     async def query(
@@ -319,7 +327,7 @@ class AsyncTimeSeries:
         *,
         where: Matchers | None = None,
         aggregate: Aggregate = "",
-        percentile: float = 0.0,
+        percentile: float | None = None,
         window_s: float = 0.0,
         group_by: Sequence[str] = (),
         by_series: bool = False,
@@ -338,6 +346,9 @@ class AsyncTimeSeries:
         their tags, ``top`` the groups with the largest results, ``limit`` the first points or
         windows of each group; ``percentile`` (0 to 100) is for the aggregate of that name.
         """
+        if (percentile is None) is (aggregate == "percentile"):
+            what = f"percentile is {percentile} and aggregate is {aggregate!r}; one needs the other"
+            raise InvalidArgument(what, reason="QUERY_INVALID")
         request = timeseries_pb2.QueryRequest(
             namespace=self._scope.namespace,
             measurement=measurement,
@@ -345,7 +356,7 @@ class AsyncTimeSeries:
             from_ns=to_nanoseconds(from_ns, "from_ns"),
             to_ns=to_nanoseconds(to_ns, "to_ns"),
             aggregate=aggregate_number(aggregate),
-            parameter=percentile,
+            parameter=percentile or 0.0,
             window_ns=nanoseconds(window_s),
             group_by=group_by,
             by_series=by_series,
@@ -521,9 +532,10 @@ def aggregate_number(aggregate: Aggregate) -> Any:
     try:
         return timeseries_pb2.Aggregate.Value(name)
     except ValueError:
-        raise InvalidArgument(
-            f"there is no aggregate {aggregate!r}", reason="AGGREGATE_INVALID"
-        ) from None
+        _, *names = timeseries_pb2.Aggregate.DESCRIPTOR.values_by_name
+        known = ", ".join(each.removeprefix("AGGREGATE_").lower() for each in names)
+        what = f"there is no aggregate {aggregate!r}; there are {known}"
+        raise InvalidArgument(what, reason="AGGREGATE_INVALID") from None
 
 
 def _fill_matchers(matchers: Any, where: Matchers | None) -> None:
