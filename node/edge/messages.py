@@ -337,7 +337,9 @@ def _add_runs(
             )
         if types.setdefault(field, field_type) is not field_type:
             message = f"the request has the field {field!r} with values of two types"
-            raise error_of_reason(Reason.FIELD_TYPE_MISMATCH, types[field], message)
+            error = error_of_reason(Reason.FIELD_TYPE_MISMATCH, types[field], message)
+            error.metadata["field"] = field
+            raise error
         fields.add(field)
         runs.append(Run(name, field, field_type, times, values))
     if len(fields) < len(points.columns):

@@ -28,7 +28,7 @@ from onelog.cli.command import (
     group,
 )
 from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed, find_exit_code
-from onelog.cli.output import cell, counted, progress, shown_headers, to_text
+from onelog.cli.output import cell, counted, naming_lines, progress, shown_headers, to_text
 from onelog.cli.values import (
     dead_letters_name,
     duration_s,
@@ -143,7 +143,8 @@ def _enqueue_lines(target: "Queue", file: Path | None, settings: dict[str, Any])
     count, source = 0, read_lines(file)
     with progress("enqueueing") as advance:
         while chunk := list(islice(source, ENQUEUE_CHUNK)):
-            target.enqueue_many(NewMessage(line, **settings) for line in chunk)
+            with naming_lines(count, len(chunk)):
+                target.enqueue_many(NewMessage(line, **settings) for line in chunk)
             count += len(chunk)
             advance(len(chunk))
     return count

@@ -21,7 +21,7 @@ from onelog.cli.command import (
 )
 from onelog.cli.failure import CommandFailed
 from onelog.cli.groups import Headers, KeyPrefix, Keys, Tags, parse_filter
-from onelog.cli.output import cell, counted, progress, shown_headers
+from onelog.cli.output import cell, counted, naming_lines, progress, shown_headers
 from onelog.cli.values import (
     duration_s,
     offset_number,
@@ -300,7 +300,8 @@ def _append_lines(
     with progress("appending") as advance:
         while chunk := list(islice(source, APPEND_CHUNK)):
             records = [NewRecord(line, **settings) for line in chunk]
-            appended = target.append_many(records, producer=producer)
+            with naming_lines(count + duplicates, len(chunk)):
+                appended = target.append_many(records, producer=producer)
             repeated = sum(each.duplicate for each in appended)
             count, duplicates = count + len(chunk) - repeated, duplicates + repeated
             producer = producer and producer.after(len(chunk))

@@ -389,8 +389,9 @@ def query(
         ),
     ] = "",
     percentile: Annotated[
-        float, typer.Option("--percentile", min=0, max=100, metavar="P", help="Which percentile.")
-    ] = 0.0,
+        float | None,
+        typer.Option("--percentile", min=0, max=100, metavar="P", help="Which percentile."),
+    ] = None,
     window: Annotated[
         float,
         typer.Option("--window", metavar="TIME", parser=duration_s, help="Length of a window."),
@@ -419,7 +420,7 @@ def query(
     """
     if last and last <= first:
         raise CommandFailed("USAGE", "--to is not after --from: the range ends before it begins")
-    kind: Any = "percentile" if percentile and not aggregate else aggregate
+    kind: Any = "percentile" if percentile is not None and not aggregate else aggregate
     results = session.client.ts.query(
         measurement, field, first, last, where=parse_matchers(where), aggregate=kind,
         percentile=percentile, window_s=window, group_by=by or (), by_series=by_series, top=top,

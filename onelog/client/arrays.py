@@ -24,6 +24,8 @@ ArrayLike: TypeAlias = "npt.ArrayLike"
 # The times that series have: half of what 64 bits hold.
 TIME_NS_MIN, TIME_NS_MAX = -(2**62), 2**62 - 1
 
+_SHOWN_MAX = 60  # characters of a value in a message
+
 
 def to_times(times: Any, name: str = "times_ns") -> "npt.NDArray[np.int64]":
     """Return times as int64 nanoseconds: of any kind of time, or of a single one.
@@ -170,10 +172,10 @@ def _make_type_error(
     import numpy as np
 
     text = f"{name}: {expected}, not {array.dtype}"
-    if array.dtype.kind == "O":
-        for at, each in enumerate(array.tolist()):
-            if np.asarray(each).dtype.kind not in kinds:
-                return _wrong(f"{text}: {each!r} at position {at}", reason)
+    for at, each in enumerate(array.tolist()):
+        if array.dtype.kind != "O" or np.asarray(each).dtype.kind not in kinds:
+            shown = f"{each!r:.{_SHOWN_MAX}}"
+            return _wrong(f"{text}: {shown} at position {at}", reason)
     return _wrong(text, reason)
 
 

@@ -485,29 +485,33 @@ GET = Kind(_fill_get, _answer_get)
 SINGLE = Kind(_fill_single, _answer_single, keys=lambda call: call.payload.keys)
 
 
-async def gather_results(answers: Iterable[Future[Any]]) -> Rows[Any]:
+async def gather_results(answers: Iterable[Future[Any]], given: str = "") -> Rows[Any]:
     """Wait for all results and return them in order; then raise the first error, if any.
+
+    ``given`` is the argument whose elements these are, which the error names then.
 
     It awaits one future after the other. All results of a message arrive together, so this wakes up
     once for each message and not for each operation.
     """
     results: Rows[Any] = Rows()
-    errors = []
+    errors: dict[int, Exception] = {}
     waiting = list(answers)
     try:
-        for future in waiting:
+        for at, future in enumerate(waiting):
             try:
                 results.append(await future)
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001 - raised below
-                errors.append(error)
+                errors[at] = error
     except asyncio.CancelledError:
         for future in waiting:
             future.cancel()
         raise
-    if errors:
+    for at, first in errors.items():
         if len(waiting) > 1:
-            errors[0].add_note(f"{len(errors)} of {len(waiting)} operations failed")
-        raise errors[0]
+            first.add_note(f"{len(errors)} of {len(waiting)} operations failed")
+            if given:
+                first.add_note(f"this one is {given}[{at}]")
+        raise first
     return results

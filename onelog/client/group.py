@@ -18,13 +18,14 @@ from onelog.client.leased import AsyncFetchedRecord, FetchedRecord
 from onelog.client.options import Scope
 from onelog.client.tables import Rows
 from onelog.client.times import Time, to_nanoseconds
-from onelog.client.validation import refuse_unsendable
+from onelog.client.validation import refuse_unsendable, refuse_zero
 from onelog.client.values import (
     GroupConfig,
     GroupInfo,
     Read,
     Record,
     milliseconds,
+    positive_ms,
     to_group_info,
     to_record,
 )
@@ -33,6 +34,7 @@ from onelog.v1 import pipeline_pb2, stream_pb2
 
 HEARTBEATS = 3  # in the length of one session: one may be lost
 RECORDS_MAX = 1_000  # that the server accepts in one request to settle them
+SESSION_S_MIN = 1  # that the server accepts
 MEMBER_UNKNOWN = "MEMBER_UNKNOWN"
 
 
@@ -119,7 +121,8 @@ class AsyncGroup:
 
         A member that sends no heartbeat for ``session_s`` is removed, and its partitions move.
         """
-        request = stream_pb2.JoinGroupRequest(session_ms=milliseconds(session_s))
+        refuse_zero("limit", limit)
+        request = stream_pb2.JoinGroupRequest(session_ms=positive_ms(session_s))
         answer = await self._change("Stream/JoinGroup", request)
         return AsyncConsumer(self, answer, session_s, limit)
 
@@ -130,6 +133,10 @@ class AsyncGroup:
 
         ``session_s`` must be what the member joined with.
         """
+        refuse_zero("limit", limit)
+        if not session_s >= SESSION_S_MIN:
+            what = f"session_s is {session_s}; it must be {SESSION_S_MIN} or more"
+            raise InvalidArgument(what, reason="MEMBER_SESSION_INVALID")
         request = stream_pb2.HeartbeatGroupRequest(member_id=member_id)
         alive = await self._change("Stream/HeartbeatGroup", request)
         joined = stream_pb2.JoinGroupResponse(
@@ -219,6 +226,8 @@ class AsyncConsumer:
         Records whose delivery failed, or whose member is gone, come first. A fetch counts as a
         heartbeat. If the session of the member ran out, it joins again.
         """
+        if limit is not None:
+            refuse_zero("limit", limit)
         self._beat_in_background()
 
         def call() -> Awaitable[Any]:
@@ -274,6 +283,8 @@ class AsyncConsumer:
 
     async def claim(self, idle_s: float, *, limit: int = 100) -> Rows[AsyncFetchedRecord]:
         """Take over records that have been pending with another member for ``idle_s``."""
+
+        refuse_zero("limit", limit)
 
         def call() -> Awaitable[Any]:
             request = stream_pb2.ClaimRecordsRequest(

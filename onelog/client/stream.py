@@ -16,7 +16,14 @@ from onelog.client.options import Scope
 from onelog.client.tables import Rows
 from onelog.client.tail import AsyncTail
 from onelog.client.times import Time, to_nanoseconds
-from onelog.client.validation import UNSENDABLE, checks_itself, refuse, refuse_unsendable
+from onelog.client.validation import (
+    UNSENDABLE,
+    checks_itself,
+    explain_element,
+    refuse,
+    refuse_unsendable,
+    refuse_zero,
+)
 from onelog.client.values import (
     ASYNC,
     Appended,
@@ -29,7 +36,7 @@ from onelog.client.values import (
     StreamInfo,
     TrimmedPartition,
     Value,
-    milliseconds,
+    positive_ms,
     to_appended,
     to_bytes,
     to_record,
@@ -77,6 +84,7 @@ class AsyncStream:
 
         With ``exist_ok`` return the id of an existing one, and leave its settings as they are.
         """
+        refuse_zero("partitions", partitions)
         request = self._named(stream_pb2.CreateStreamRequest(partition_count=partitions))
         (retention or Retention()).fill(request.retention)
         try:
@@ -150,8 +158,9 @@ class AsyncStream:
                 value = b"" if isinstance(each, NewRecord) else each
                 answers.append(self._append(value, record, source))
             except UNSENDABLE as error:
-                answers.append(self._connection.make_failed(error))
-        return await gather_results(answers)
+                wrong = explain_element(error, AsyncStream.append_many, "records", number, each)
+                answers.append(self._connection.make_failed(wrong))
+        return await gather_results(answers, "records")
 
     async def trim(
         self,
@@ -170,13 +179,14 @@ class AsyncStream:
         request = self._named(stream_pb2.TrimRequest(past_groups=past_groups))
         bounds = {
             "below_offset": below_offset,
-            "age_ms": None if age_s is None else milliseconds(age_s),
+            "age_ms": None if age_s is None else positive_ms(age_s),
             "keep_size": keep_size,
             "keep_count": keep_count,
         }
         given = {name: value for name, value in bounds.items() if value is not None}
         if len(given) != 1:
-            raise InvalidArgument("a trim has one bound", reason="BOUND_INVALID")
+            what = "a trim has one bound: below_offset, age_s, keep_size or keep_count"
+            raise InvalidArgument(f"{what}; {len(given)} are given", reason="BOUND_INVALID")
         for name, value in given.items():
             setattr(request, name, value)
         if partition is not None:

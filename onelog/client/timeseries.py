@@ -14,7 +14,7 @@ numpy is imported with the first points: the import takes a quarter of a second 
 programs and commands without points should not pay.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -113,16 +113,19 @@ class Points:
 
 
 def to_points(
-    times_ns: Any, fields: Mapping[str, ArrayLike], tags: Mapping[str, str] | None
+    times_ns: Any,
+    fields: Mapping[str, ArrayLike],
+    tags: Mapping[str, str] | None,
+    of_which: str = "",
 ) -> Points:
-    """Check the points of one series and return them.
+    """Check the points of one series, which ``of_which`` names among others, and return them.
 
     Times are int64 nanoseconds, datetime64 or datetimes with a zone; a single one is one point. The
     type of a field follows from its array: floats, integers, bools.
     """
-    times = to_times(times_ns)
-    columns = {name: to_column(values, name) for name, values in fields.items()}
-    return _make_points(times, columns, tags)
+    times = to_times(times_ns, f"times_ns{of_which}")
+    columns = {name: to_column(values, f"{name}{of_which}") for name, values in fields.items()}
+    return _make_points(times, columns, tags, of_which)
 
 
 def to_points_of_each(series: Iterable[SeriesData]) -> list[Points]:
@@ -130,23 +133,33 @@ def to_points_of_each(series: Iterable[SeriesData]) -> list[Points]:
     series = list(series)
     fields = [values for each in series for values in each.fields.values()]
     if are_plain_times([each.times_ns for each in series]) and are_plain_columns(fields):
-        return [_make_points(each.times_ns, each.fields, each.tags) for each in series]
-    return [to_points(each.times_ns, each.fields, each.tags) for each in series]
+        make: Callable[..., Points] = _make_points
+    else:
+        make = to_points
+    return [
+        make(each.times_ns, each.fields, each.tags, f" of series[{at}]")
+        for at, each in enumerate(series)
+    ]
 
 
 def _make_points(
-    times: "npt.NDArray[np.int64]", columns: Mapping[str, Array], tags: Mapping[str, str] | None
+    times: "npt.NDArray[np.int64]",
+    columns: Mapping[str, Array],
+    tags: Mapping[str, str] | None,
+    of_which: str,
 ) -> Points:
     if not columns:
-        raise InvalidArgument("points have at least one field", reason="FIELDS_INVALID")
+        what = f"points{of_which} have at least one field"
+        raise InvalidArgument(what, reason="FIELDS_INVALID")
     for tag, value in (tags or {}).items():
         if not value:
             # A series without a tag is the same series as one with an empty value of it.
-            raise InvalidArgument(f"tag {tag} is empty; leave it out", reason="TAG_INVALID")
+            what = f"tag {tag}{of_which} is empty; leave it out"
+            raise InvalidArgument(what, reason="TAG_INVALID")
     for name, column in columns.items():
         if column.shape != times.shape:
             raise InvalidArgument(
-                f"field {name} has {column.shape} values for {times.shape} times",
+                f"field {name}{of_which} has {column.shape} values for {times.shape} times",
                 reason="FIELDS_INVALID",
             )
     return Points(tags or {}, times, columns)
@@ -341,7 +354,7 @@ class AsyncTimeSeries:
         *,
         where: Matchers | None = None,
         aggregate: Aggregate = "",
-        percentile: float = 0.0,
+        percentile: float | None = None,
         window_s: float = 0.0,
         group_by: Sequence[str] = (),
         by_series: bool = False,
@@ -360,6 +373,9 @@ class AsyncTimeSeries:
         their tags, ``top`` the groups with the largest results, ``limit`` the first points or
         windows of each group; ``percentile`` (0 to 100) is for the aggregate of that name.
         """
+        if (percentile is None) is (aggregate == "percentile"):
+            what = f"percentile is {percentile} and aggregate is {aggregate!r}; one needs the other"
+            raise InvalidArgument(what, reason="QUERY_INVALID")
         request = timeseries_pb2.QueryRequest(
             namespace=self._scope.namespace,
             measurement=measurement,
@@ -367,7 +383,7 @@ class AsyncTimeSeries:
             from_ns=to_nanoseconds(from_ns, "from_ns"),
             to_ns=to_nanoseconds(to_ns, "to_ns"),
             aggregate=aggregate_number(aggregate),
-            parameter=percentile,
+            parameter=percentile or 0.0,
             window_ns=nanoseconds(window_s),
             group_by=group_by,
             by_series=by_series,

@@ -24,7 +24,7 @@ Batches travel like other writes: those committed at the same time share one mes
 of the calls, and each succeeds or fails by itself.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -369,7 +369,7 @@ class AsyncBatch:
 
     def ack(self, queue: str, messages: Message | Iterable[Message]) -> Self:
         """Acknowledge leased messages; the batch is refused if one of the leases is lost."""
-        leased = [messages] if isinstance(messages, Message) else list(messages)
+        leased = _to_leased(messages)
         if leased:
             with self._adding(queue) as operation:
                 _fill_leased(operation.ack, queue, leased)
@@ -384,7 +384,7 @@ class AsyncBatch:
         reason: str = "",
     ) -> Self:
         """Record failed deliveries of leased messages."""
-        leased = [messages] if isinstance(messages, Message) else list(messages)
+        leased = _to_leased(messages)
         if leased:
             with self._adding(queue) as operation:
                 _fill_leased(operation.nack, queue, leased)
@@ -492,6 +492,17 @@ class AsyncBatch:
     def _refuse_committed(self) -> None:
         if self._written is not None:
             raise FailedPrecondition("the batch is committed already", reason="COMMITTED")
+
+
+def _to_leased(messages: Message | Iterable[Message]) -> Sequence[Message]:
+    if isinstance(messages, Message):
+        return [messages]
+    leased = []
+    for message in messages:
+        if not isinstance(message, Message):
+            raise TypeError("this is no message")  # now, while its place is known
+        leased.append(message)
+    return leased
 
 
 def _fill_leased(request: Any, queue: str, messages: Iterable[Message]) -> None:

@@ -128,7 +128,8 @@ class Fingerprints:
     def of_batch(self, prefix: bytes, conditions: bytes, entries: Sequence[Entry]) -> bytes:
         """Return the fingerprint of a batch whose entries open with ``prefix``.
 
-        Several entries that the leader has made of one request have its fingerprint.
+        Several entries that the leader has made of one request have its fingerprint, and one entry
+        that it has made of several operations has that of the operations.
         """
         if entries and entries[0].entry_type in self._repeated:
             found = {
@@ -142,7 +143,7 @@ class Fingerprints:
         for entry in entries:
             entry_type, payload = entry.entry_type, _plain(entry)
             payloads = [payload]
-            if entry_type in self._several:
+            if entry_type in self._several and payload.startswith(prefix):
                 one_type, find = self._several[entry_type]
                 with suppress(BadPayload):  # it is refused, and repeated as it was
                     payloads = [prefix + body for body in find(payload[len(prefix) :])]

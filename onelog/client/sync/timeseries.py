@@ -58,7 +58,7 @@ class TimeSeries(Facade):
         *,
         where: Matchers | None = None,
         aggregate: Aggregate = "",
-        percentile: float = 0.0,
+        percentile: float | None = None,
         window_s: float = 0.0,
         group_by: Sequence[str] = (),
         by_series: bool = False,
