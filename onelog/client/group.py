@@ -299,10 +299,18 @@ class AsyncConsumer:
         return Rows(map(self._to_fetched, answer.records))
 
     async def commit(self, records: Record | Iterable[Record]) -> None:
-        """Set the group's offsets to after these records, for groups without a pending list."""
-        present = present_records(records)
+        """Set the group's offsets to after these records, for groups without a pending list.
+
+        ConditionFailed (GENERATION_STALE) if partitions have moved meanwhile, or the session ran
+        out.
+        """
+        present, generation = present_records(records), self._generation
+
+        def call() -> Awaitable[Any]:
+            return self._group._commit(present, self._member_id, generation)
+
         if present:
-            await self._group._commit(present, self._member_id, self._generation)
+            await self._as_member(call)
 
     async def close(self) -> None:
         """Leave the group; other members may claim its pending records."""

@@ -133,7 +133,11 @@ class Consumer(Facade):
         return found
 
     def commit(self, records: Record | Iterable[Record]) -> None:
-        """Set the group's offsets to after these records, for groups without a pending list."""
+        """Set the group's offsets to after these records, for groups without a pending list.
+
+        ConditionFailed (GENERATION_STALE) if partitions have moved meanwhile, or the session ran
+        out.
+        """
         self._thread.run(self._core.commit(records))
 
     def close(self) -> None:

@@ -104,6 +104,10 @@ def test_who_settles_after_its_session_ran_out_joins_again_and_is_told(tmp_path:
                     await settle(lost)
                 assert failure.value.reason == "RECORD_NOT_PENDING"
                 assert member.member_id != lost_id
+            await end_session(group, member.member_id)
+            with pytest.raises(ConditionFailed) as stale:
+                await member.commit(lost)
+            assert stale.value.reason == "GENERATION_STALE"
             again = [await anext(member), await anext(member)]
             assert [record.value for record in again] == [b"a", b"b"]
             assert await member.ack(again) == 2
