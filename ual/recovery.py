@@ -428,7 +428,8 @@ def _scan_unsealed(
         damage = scan_file(files, segment, size, min(limits, default=None))
         if successor is not None:
             if segment.last_index != successor - 1:
-                rule = f"entries {segment.last_index + 1} to {successor - 1} are damaged: {damage}"
+                why = "no file holds them" if damage is None else damage
+                rule = f"entries {segment.last_index + 1} to {successor - 1} are damaged: {why}"
                 raise CorruptFile(str(path), rule, segment.end)
         elif damage is not None:
             refuse_corruption(files, segment, size, damage, known)
