@@ -286,9 +286,9 @@ def write_row(row: dict[str, Any]) -> str:
         cells.append(" and ".join(map(str, row.get("not_in_time", ()))) or "-")
     else:
         made = " and ".join(f"{each:,}" for each in row["made_per_s"])
-        restart_s = ", ".join(f"{each:g}" for each in row["restart_s"])
+        restart_s = ", ".join(f"{each:g}" for each in row["restart_cpu_s"])
         put_ms = " and ".join(f"{each:g}" for each in row["put_ms"])
-        cells = [row["case"], made, row["made_ratio"], restart_s, row["restart_ratio"], put_ms]
+        cells = [row["case"], made, row["made_ratio"], restart_s, put_ms]
     cells.append(", ".join(map(str, row["rss_mib"])))
     return f"| {' | '.join(map(str, cells))} |"
 
