@@ -112,10 +112,10 @@ def _refuse_start(
     """Return why a shard cannot start, and what an operator can do about it."""
     what = f"shard {number} cannot start: {error}"
     if found is not None:
-        what = (
-            f"shard {number} cannot start: its state is rebuilt from {found.describe()}, and there "
-            "is no other member to fetch that from"
-        )
+        why = "there is no other member to fetch that from"
+        if not is_alone:
+            why = f"it was repaired {REPAIRS_MAX} times and is damaged again: replace the disk"
+        what = f"shard {number} cannot start: it needs {found.describe()}, and {why}"
     advice = "onelog log verify lists all damage, and onelog log repair what can be repaired here"
     last = "restore the shard from a backup"
     if not is_alone:
@@ -245,7 +245,7 @@ class Replicas:
             for each in found.in_the_way:
                 self._repaired[number, each.first_index] += 1
                 if self._repaired[number, each.first_index] > REPAIRS_MAX:
-                    raise
+                    raise _refuse_start(number, error, found, is_alone=False) from error
         return StartRepair(
             self._files,
             paths,

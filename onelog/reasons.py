@@ -261,7 +261,7 @@ FINDINGS: dict[str, str] = {
     "NO_HEADER": "a file has no header yet",
     "OS_ERROR": "the operating system refused something",
     "RAFT_HINT": "the hint in RAFT is damaged, or from before a cut",
-    "RAFT_LOST": "both slots of RAFT are damaged",
+    "RAFT_LOST": "RAFT is missing, or both of its slots are damaged",
     "RAFT_SLOT": "one slot of RAFT is damaged; the other one counts",
     "READ_FAILED": "a file cannot be read",
     "SHARD_MISSING": "the directory of a shard is missing",

@@ -29,10 +29,11 @@ Invariants:
 
 Creation has two steps, because a node must say who it is (``claim`` writes NODE) before it knows
 who founds the cluster with it (``Claim.complete`` writes SYSTEM). A crash during or between the
-steps leaves a directory without SYSTEM that holds only NODE and empty shard directories; the next
+steps leaves a directory without SYSTEM that holds only NODE and shards without a log; the next
 start completes it. Data without SYSTEM is never the result of a crash. It is refused, because a new
-SYSTEM could assign the data to another cluster. Missing shard directories are refused too: an empty
-replica that keeps its name would vote a second time.
+SYSTEM could assign the data to another cluster. A shard that has lost its directories or its RAFT,
+which it has from its creation, is refused too: an empty replica that keeps its name would vote a
+second time, and count for entries that it has lost.
 
 This module reads no clock and no random numbers: callers pass ids and times in.
 """
@@ -55,6 +56,7 @@ from onelog.ual.errors import (
     TopologyMismatch,
 )
 from onelog.ual.files import FileLock, Files
+from onelog.ual.hard_state import HardStateFile
 from onelog.ual.json_file import Fields, read_json_file, write_json_file
 
 SYSTEM_VERSION = 2  # 1 had no founders, no name and no workers
@@ -118,6 +120,10 @@ class System:
     founders: tuple[Founder, ...] = ()  # in the order of their ids
     worker: int = 0
     workers: int = 1
+
+    def uses(self, shard: int) -> bool:
+        """Whether the worker of this directory has the shard; the others' stay empty."""
+        return shard % self.workers == self.worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +347,7 @@ class DataDirectory:
             system = None
             if files.exists(path / SYSTEM_NAME):
                 system = read_system(files, path)
-                _refuse_missing_shards(files, path, system.topology.shards)
+                _refuse_missing_shards(files, path, system)
                 # A start that was killed may have left SYSTEM in the page cache only. If the power
                 # failed later, the data written from now on would be left without SYSTEM.
                 files.sync_directory(path)
@@ -433,7 +439,10 @@ def _create(files: Files, path: Path, system: System, node: Node) -> None:
         files.make_directory(paths.root)
         files.make_directory(paths.segments)
         files.make_directory(paths.snapshots)
-        files.sync_directory(paths.root)
+        if system.uses(shard):
+            HardStateFile.create(files, paths.hard_state)
+        else:
+            files.sync_directory(paths.root)
     files.sync_directory(path)
     _sync_parents(files, path)
     write_system(files, path, system)
@@ -512,18 +521,26 @@ def _refuse_foreign(files: Files, path: Path, *, of_workers: bool = False) -> No
 
 def _is_unused(files: Files, shard: ShardPaths) -> bool:
     """Return whether a shard directory holds no more than creation puts there."""
-    made = {shard.segments.name, shard.snapshots.name}
-    names = _list(files, shard.root)
-    return made.issuperset(names) and not any(_list(files, shard.root / name) for name in names)
+    directories = {shard.segments.name, shard.snapshots.name}
+    names = set(_list(files, shard.root))
+    hard_state = shard.hard_state.name
+    if names - directories - {hard_state, f"{hard_state}.tmp"}:
+        return False
+    if hard_state in names and not HardStateFile.is_new(files, shard.hard_state):
+        return False
+    return not any(_list(files, shard.root / name) for name in names & directories)
 
 
-def _refuse_missing_shards(files: Files, path: Path, shards: int) -> None:
-    for shard in range(shards):
+def _refuse_missing_shards(files: Files, path: Path, system: System) -> None:
+    for shard in range(system.topology.shards):
         paths = shard_paths(path, shard)
-        for directory in (paths.root, paths.segments, paths.snapshots):
-            if not files.exists(directory):
+        needed = [paths.root, paths.segments, paths.snapshots]
+        if system.uses(shard):
+            needed.append(paths.hard_state)
+        for each in needed:
+            if not files.exists(each):
                 raise CorruptFile(
-                    str(directory),
+                    str(each),
                     "missing; mount its volume or restore it from a backup, or remove this node "
                     "from the cluster and add it as a new one with an empty directory",
                 )

@@ -148,18 +148,27 @@ class HardStateFile:
         self._sequence = state.sequence
         self._failed = False
 
+    @staticmethod
+    def create(files: Files, path: Path) -> None:
+        """Make the file of a new shard, with term 0 and no vote, durably; an existing one stays."""
+        if files.exists(path):
+            files.sync_directory(path.parent)
+        else:
+            replace_file(files, path, _NEW)
+
+    @staticmethod
+    def is_new(files: Files, path: Path) -> bool:
+        """Whether the file is as ``create`` makes it."""
+        return files.open_read(path).read(FILE_SIZE, 0) == b"".join(_NEW)
+
     @classmethod
-    def open(cls, files: Files, path: Path, *, create: bool = True) -> "HardStateFile":
+    def open(cls, files: Files, path: Path) -> "HardStateFile":
         """Open the file and repair a slot that a crash or the disk damaged.
 
-        A missing file is created with term 0 and no vote. Pass ``create=False`` where the shard
-        already has a log: there a missing file is a forgotten vote.
+        A missing file is a forgotten vote: a shard has one from its creation.
         """
         if not files.exists(path):
-            if not create:
-                raise CorruptFile(str(path), f"missing; {_ADVICE}")
-            first = _state_area(HardState(1, 0, None))
-            replace_file(files, path, [first, first, _EMPTY_SLOT])
+            raise CorruptFile(str(path), f"missing; {_ADVICE}")
         file = files.open(path)
         data = file.read(FILE_SIZE, 0)
         report = inspect_hard_state(data)
@@ -332,3 +341,7 @@ def _hint_area(hint: Hint) -> bytes:
     indexes = (hint.commit_index, hint.durable_index, hint.generation)
     record = HINT.pack(HINT_MAGIC, VERSION, 0, 0, *indexes)
     return (record + _CRC.pack(crc32c(record))).ljust(SLOT_SIZE, b"\0")
+
+
+_FIRST_AREA = _state_area(HardState(1, 0, None))
+_NEW = (_FIRST_AREA, _FIRST_AREA, _EMPTY_SLOT)

@@ -428,7 +428,8 @@ def _scan_unsealed(
         damage = scan_file(files, segment, size, min(limits, default=None))
         if successor is not None:
             if segment.last_index != successor - 1:
-                rule = f"entries {segment.last_index + 1} to {successor - 1} are damaged: {damage}"
+                why = "no file holds them" if damage is None else damage
+                rule = f"entries {segment.last_index + 1} to {successor - 1} are damaged: {why}"
                 raise CorruptFile(str(path), rule, segment.end)
         elif damage is not None:
             refuse_corruption(files, segment, size, damage, known)
@@ -635,16 +636,16 @@ def read_known(
 
 
 def open_hard_state(files: Files, paths: ShardPaths) -> HardStateFile:
-    """Open a shard's RAFT file; only a shard without a log gets a new one.
+    """Open a shard's RAFT file.
 
-    Beside a log, a missing file is a forgotten vote. This comes before anything else is opened, so
-    it is where the directory of another shard, node or cluster is refused: its vote is another's.
+    This comes before anything else is opened, so it is where the directory of another shard, node
+    or cluster is refused: its vote is another's.
     """
     manifest = load_manifest(files, paths.manifest, durable=False)
     theirs, ours = manifest.identity if manifest else None, paths.identity
     if theirs is not None and ours is not None and theirs != ours:
         raise ForeignShard(str(paths.root), str(theirs), str(ours))
-    return HardStateFile.open(files, paths.hard_state, create=not files.list(paths.segments))
+    return HardStateFile.open(files, paths.hard_state)
 
 
 def combine_known(manifest: Manifest | None, hint: Hint | None, unsynced_bytes_max: int) -> Known:

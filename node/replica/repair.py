@@ -480,7 +480,8 @@ class Repair:
             raise CorruptFile(name, f"term {joined.term_last}, here is {self._log.last_term}")
         count = after.first_proposal - damaged.first_proposal
         if joined.proposal_count is None:
-            if after.first_proposal > self._seat.raft_start:
+            # 0: it is damaged, too, and what is before it has to show its place.
+            if not 0 < after.first_proposal <= self._seat.raft_start:
                 raise CorruptFile(name, "compacted there, and Raft needs it whole")
         elif joined.proposal_count != count and after.first_proposal:
             raise CorruptFile(name, f"{joined.proposal_count} proposals, {count} belong here")

@@ -4,7 +4,7 @@
 
 Each connection sends the same bytes over and over, as fast as they are taken, reads what it gets,
 and begins again when it is closed, until the time is over. One line of JSON says how much it was.
-Attacks on the port for clients are in tests/system/attackers.py.
+Attacks on the port for clients are in tests/attacks/clients.py.
 """
 
 import argparse

@@ -36,8 +36,8 @@ INTRODUCTION = """
 What can go wrong, what onelog promises then, the tests that show it, and how these went the last
 time. `make faults` runs them again, prints a table and writes this page; `make faults ONLY=disk`
 runs the rows whose names have that. All of them take about ten minutes on two cores.
-[guarantees.md](guarantees.md) has the promises in full, [attacks.md](attacks.md) what other clients
-notice of floods.
+[guarantees.md](guarantees.md) has the promises in full, [security.md](security.md#tried) what other
+clients notice of floods.
 
 Tests with namespaces or a tmpfs need Linux and root, those with clocks libfaketime; where that is
 missing, a row says that it was not run, and why. Between namespaces `tests/faults/switch.py`

@@ -285,6 +285,16 @@ MATRIX = (
         ),
     ),
     Fault(
+        "Directories",
+        "a member lost the files of a shard",
+        "It does not start: an empty replica would vote twice, and count for what it has lost.",
+        PROCESSES,
+        (
+            "system/test_damaged_start.py::"
+            "test_a_member_whose_shard_lost_its_files_does_not_begin_it_anew",
+        ),
+    ),
+    Fault(
         "Resources",
         "no more file descriptors",
         "Idle connections cannot take those that the node needs. Without any, writes are refused, "
@@ -313,9 +323,9 @@ MATRIX = (
         "The attacker is sent away or held back with bounded memory; other clients lose no call.",
         PROCESSES,
         (
-            "system/test_attacks.py::"
+            "attacks/test_attacks.py::"
             "test_a_client_that_breaks_a_rule_is_sent_away_and_others_go_on",
-            "system/test_attacks.py::"
+            "attacks/test_attacks.py::"
             "test_a_client_that_takes_all_that_is_allowed_keeps_nobody_else_waiting_forever",
         ),
     ),
@@ -325,9 +335,9 @@ MATRIX = (
         "Nobody is kept out, and each costs little.",
         PROCESSES,
         (
-            "system/test_attacks.py::test_idle_connections_cost_little_memory",
-            "system/test_attacks.py::test_idle_streams_of_a_few_connections_keep_nobody_out",
-            "system/test_attacks.py::test_handshakes_that_never_end_are_ended_and_keep_nobody_out",
+            "attacks/test_attacks.py::test_idle_connections_cost_little_memory",
+            "attacks/test_attacks.py::test_idle_streams_of_a_few_connections_keep_nobody_out",
+            "attacks/test_attacks.py::test_handshakes_that_never_end_are_ended_and_keep_nobody_out",
         ),
     ),
     Fault(

@@ -279,6 +279,7 @@ def manifest_file(manifest: Manifest) -> bytes:
 
 def raft_file() -> bytes:
     disk, path = SimDisk(), Path("/RAFT")
+    HardStateFile.create(disk, path)
     file = HardStateFile.open(disk, path)
     file.save(HARD_STATE.term, HARD_STATE.vote)
     file.save_hint(HINT.commit_index, HINT.durable_index, HINT.generation)

@@ -258,3 +258,23 @@ def test_a_member_with_a_damaged_unsealed_file_does_not_start(tmp_path: Path) ->
         assert last.startswith("error: SHARD_DAMAGED: shard 0 cannot start: "), last
         assert str(path) in last
         assert "remove this node from the cluster" in last
+
+
+@pytest.mark.parametrize("lost", ["*", "RAFT", "[!R]*"])
+def test_a_member_whose_shard_lost_its_files_does_not_begin_it_anew(
+    tmp_path: Path, lost: str
+) -> None:
+    """It would vote a second time in a term, and count for entries that it has lost."""
+    with cluster_of(tmp_path, *NAMES, shards="2") as cluster:
+        node = cluster["n2"]
+        node.kill()
+        for path in (node.directory / "data" / "00001").rglob(lost):
+            if path.is_file():
+                path.unlink()
+        assert node.start().wait() == 1
+        last = node.output.splitlines()[-1]
+        assert "/00001" in last
+        assert "remove this node from the cluster" in last
+        with connected(cluster) as client:  # the others have all of it
+            values = client.kv.get_many(list(expected()))
+            assert [each and each.value for each in values] == list(expected().values())

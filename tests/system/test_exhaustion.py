@@ -151,7 +151,7 @@ def test_idle_connections_use_up_no_descriptor_that_the_node_needs(
     assert node.logged("the limit of open files leaves room")
     with Busy(node.flags["listen"]) as innocent:
         attacker = begin(
-            "tests.system.attackers", "connections without a preface", node.flags[port],
+            "tests.attacks.clients", "connections without a preface", node.flags[port],
             times=IDLE, seconds=3.0,
         )  # fmt: skip
         while attacker.poll() is None:

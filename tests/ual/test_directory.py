@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from onelog.ual.directory import DataDirectory, Node, Topology
+from onelog.ual.directory import DataDirectory, Node, System, Topology
 from onelog.ual.errors import (
     CorruptFile,
     DirectoryError,
@@ -21,6 +21,7 @@ from onelog.ual.errors import (
     UnknownVersion,
 )
 from onelog.ual.files import DiskFiles, Files
+from onelog.ual.hard_state import HardStateFile
 from onelog.ual.json_file import encode_json_file
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.shards import CREATED_AT, make_directory
@@ -73,6 +74,7 @@ def test_a_directory_that_does_not_exist_is_created(tmp_path: Path) -> None:
         *shards,
         *(f"{shard}/segs" for shard in shards),
         *(f"{shard}/snaps" for shard in shards),
+        *(f"{shard}/RAFT" for shard in shards),
     }
 
 
@@ -209,10 +211,19 @@ def test_a_lost_system_file_is_not_replaced_where_there_is_data(created: Path) -
     assert not (created / "SYSTEM").exists()
 
 
-@pytest.mark.parametrize("name", ["MANIFEST", "RAFT", "RAFT.tmp"])
+@pytest.mark.parametrize("name", ["MANIFEST", "MANIFEST.tmp", "RAFT", "cold.fcold"])
 def test_any_file_in_a_shard_counts_as_data(created: Path, name: str) -> None:
     (created / "SYSTEM").unlink()
     (created / "00000" / name).write_bytes(b"")
+
+    with pytest.raises(CorruptFile, match="holds data"):
+        open_directory(DiskFiles(), created)
+
+
+def test_a_vote_counts_as_data(created: Path) -> None:
+    """Creation makes RAFT without one; the term of a shard that has begun is never given up."""
+    (created / "SYSTEM").unlink()
+    HardStateFile.open(DiskFiles(), created / "00001" / "RAFT").save(1, NODE)
 
     with pytest.raises(CorruptFile, match="holds data"):
         open_directory(DiskFiles(), created)
@@ -225,13 +236,23 @@ def test_a_lost_node_file_is_not_replaced(created: Path) -> None:
         open_directory(DiskFiles(), created)
 
 
-@pytest.mark.parametrize("missing", ["00001", "00000/segs", "00001/snaps"])
+@pytest.mark.parametrize("missing", ["00001", "00000/segs", "00001/snaps", "00001/RAFT"])
 def test_a_shard_that_disappeared_is_not_made_again(created: Path, missing: str) -> None:
     """Its volume may not be mounted; an empty replica would vote again in old terms."""
     (created / missing).rename(created / "elsewhere")
 
     with pytest.raises(CorruptFile, match=f"{missing}: missing; mount its volume"):
         open_directory(DiskFiles(), created)
+
+
+def test_the_shards_of_other_workers_stay_empty(tmp_path: Path) -> None:
+    """Earlier versions made no RAFT before a shard was opened first, and there none ever is."""
+    system = System(CLUSTER, Topology(3, 16), CREATED_AT, worker=1, workers=2)
+    for _ in range(2):
+        claim = DataDirectory.claim(DiskFiles(), tmp_path, Node(NODE, "n1", CREATED_AT))
+        claim.complete(system).close()
+
+    assert {each for each in names(tmp_path) if each.endswith("RAFT")} == {"00001/RAFT"}
 
 
 def test_tools_open_only_what_exists(tmp_path: Path, created: Path) -> None:
@@ -359,7 +380,8 @@ def test_a_creation_that_crashed_anywhere_is_finished_by_the_next_start() -> Non
         after = left.crash(CrashPolicy.LOST)
         found = DataDirectory.open_existing(after, path, lock=True)
         assert (found.node, found.system) == (directory.node, directory.system), label
-        assert after.list(found.shard_path(0).root) == ["segs", "snaps"], label
+        assert after.list(found.shard_path(0).root) == ["RAFT", "segs", "snaps"], label
+        assert HardStateFile.is_new(after, found.shard_path(0).hard_state), label
 
     def check(left: SimDisk, label: str) -> None:
         fork = left.crash(CrashPolicy.KEPT)

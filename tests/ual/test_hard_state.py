@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onelog.ual.errors import CorruptFile, DiskFull, LogFailed, UnknownVersion
-from onelog.ual.files import DiskFiles
+from onelog.ual.files import DiskFiles, Files
 from onelog.ual.hard_state import (
     FILE_SIZE,
     HINT_OFFSET,
@@ -36,10 +36,16 @@ def new_disk() -> SimDisk:
     return disk
 
 
+def open_new(files: Files, path: Path = PATH) -> HardStateFile:
+    """Open the file; make it first if there is none."""
+    HardStateFile.create(files, path)
+    return HardStateFile.open(files, path)
+
+
 def saved_disk() -> SimDisk:
     """Return a disk whose RAFT file says term 7, vote for Alice, and has a hint."""
     disk = new_disk()
-    file = HardStateFile.open(disk, PATH)
+    file = open_new(disk)
     file.save(6, BOB)
     file.save(7, ALICE)
     file.save_hint(100, 90, 3)
@@ -62,7 +68,7 @@ def crashes(disk: SimDisk, seeds: range = RANDOM_SEEDS) -> list[tuple[str, SimDi
 
 
 def test_a_new_file_has_term_0_and_no_vote(tmp_path: Path) -> None:
-    file = HardStateFile.open(DiskFiles(), tmp_path / "RAFT")
+    file = open_new(DiskFiles(), tmp_path / "RAFT")
 
     assert (file.term, file.vote, file.hint, file.repaired) == (0, None, None, ())
     assert (tmp_path / "RAFT").stat().st_size == FILE_SIZE
@@ -70,13 +76,13 @@ def test_a_new_file_has_term_0_and_no_vote(tmp_path: Path) -> None:
 
 def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "RAFT"
-    file = HardStateFile.open(DiskFiles(), path)
+    file = open_new(DiskFiles(), path)
     file.save(3, None)
     file.save(3, ALICE)
     file.save_hint(12, 11, 1)
     assert (file.term, file.vote, file.hint) == (3, ALICE, Hint(12, 11, 1))
 
-    again = HardStateFile.open(DiskFiles(), path, create=False)
+    again = HardStateFile.open(DiskFiles(), path)
 
     assert (again.term, again.vote, again.hint) == (3, ALICE, Hint(12, 11, 1))
     assert again.repaired == ()
@@ -92,7 +98,7 @@ def test_any_sequence_of_saves_ends_with_the_last(
     steps: list[tuple[int, UUID | None]], numbers: list[int]
 ) -> None:
     disk = new_disk()
-    file = HardStateFile.open(disk, PATH)
+    file = open_new(disk)
     for growth, vote in steps:
         in_same_term = growth == 0 and file.vote is not None
         file.save(file.term + growth, file.vote if in_same_term else vote)
@@ -164,7 +170,7 @@ def test_a_crash_anywhere_leaves_the_last_state_or_the_one_being_saved() -> None
     crash_count = 0
 
     def check(label: str, left: SimDisk) -> None:
-        again = HardStateFile.open(left, PATH, create=done is None)
+        again = open_new(left) if done is None else HardStateFile.open(left, PATH)
         found = (again.term, again.vote)
         assert found in (done, under_way), label
         first, second = (left.contents(PATH)[at : at + SLOT_SIZE] for at in (0, SLOT_SIZE))
@@ -189,11 +195,14 @@ def test_a_crash_anywhere_leaves_the_last_state_or_the_one_being_saved() -> None
         fork.after_operation = lambda operation: points.extend(
             (f"{operation}, {label}", again) for label, again in crashes(fork, range(1))
         )
-        HardStateFile.open(fork, PATH, create=done is None)
+        if done is None:
+            open_new(fork)
+        else:
+            HardStateFile.open(fork, PATH)
         return points
 
     disk.after_operation = crash_twice
-    file = HardStateFile.open(disk, PATH)
+    file = open_new(disk)
     done = (0, None)
     for term, vote in [(1, None), (1, ALICE), (4, BOB)]:
         under_way = (term, vote)
@@ -224,7 +233,7 @@ def test_a_single_flipped_bit_is_always_reported_and_never_changes_the_vote() ->
 
 def test_a_single_flipped_bit_in_a_file_without_a_hint_is_reported() -> None:
     disk = new_disk()
-    HardStateFile.open(disk, PATH)
+    open_new(disk)
     data = bytearray(disk.contents(PATH))
 
     for position in range(HINT_OFFSET * 8, FILE_SIZE * 8, 7):
@@ -282,9 +291,9 @@ def test_a_file_without_any_slot_is_corrupt_and_not_new(content: bytes) -> None:
         HardStateFile.open(disk, PATH)
 
 
-def test_a_missing_file_beside_a_log_is_a_forgotten_vote() -> None:
+def test_a_missing_file_is_a_forgotten_vote() -> None:
     with pytest.raises(CorruptFile, match=r"missing; .*vote twice"):
-        HardStateFile.open(new_disk(), PATH, create=False)
+        HardStateFile.open(new_disk(), PATH)
 
 
 @pytest.mark.parametrize("size", [52, SLOT_SIZE, SLOT_SIZE + 51, HINT_OFFSET, FILE_SIZE - 1])

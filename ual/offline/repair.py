@@ -262,7 +262,7 @@ def _carry_out(
 
 
 def _rewrite_hard_state(files: Files, path: Path) -> None:
-    HardStateFile.open(files, path, create=False)  # puts the slots right, synced one by one
+    HardStateFile.open(files, path)  # puts the slots right, synced one by one
     file = files.open(path)
     data = file.read(file.size(), 0)
     if inspect_hard_state(data).hint.problem is not None:
@@ -329,7 +329,7 @@ def _rebuild_manifest(
         files.remove(remedy.path)
         files.sync_directory(remedy.path.parent)
     paths = replace(shard_paths(data_dir, remedy.shard), identity=remedy.identity)
-    hard_state = HardStateFile.open(files, paths.hard_state, create=False)
+    hard_state = HardStateFile.open(files, paths.hard_state)
     config = LogConfig(
         ring_bytes=_RING_BYTES,
         unsynced_bytes_max=unsynced_bytes_max,

@@ -373,6 +373,7 @@ class ShardCheck:
     verifiers: Mapping[str, FileVerifier]
     find_snapshots: FindSnapshots
     identity: ShardIdentity | None  # None: SYSTEM or NODE cannot be read
+    is_used: bool  # by the worker whose directory this is, as far as SYSTEM says
     findings: list[Finding] = field(default_factory=list)
     has_changed: bool = False  # a listed file was gone: a process is using the directory
     _manifest: Manifest | None = None
@@ -449,8 +450,8 @@ class ShardCheck:
     def _check_hard_state(self) -> None:
         path = self.paths.hard_state
         if not self.files.exists(path):
-            if self.files.list(self.paths.segments):
-                self._add_error(path, "RAFT_LOST", "missing beside a log", _VOTE_ADVICE)
+            if self.is_used or self.files.list(self.paths.segments):
+                self._add_error(path, "RAFT_LOST", "missing", _VOTE_ADVICE)
             return
         try:
             data = self._read_hard_state(path)
@@ -798,8 +799,9 @@ def verify(
         identity = None
         if system is not None and node is not None:
             identity = ShardIdentity(system.cluster_id, node.node_id, number)
+        is_used = system is not None and system.uses(number)
         findings += _check_shard(
-            lambda number=number, identity=identity: ShardCheck(  # type: ignore[misc]
+            lambda number=number, identity=identity, is_used=is_used: ShardCheck(  # type: ignore[misc]
                 reader,
                 shard_paths(data_dir, number),
                 number,
@@ -807,6 +809,7 @@ def verify(
                 verifiers,
                 find_snapshots,
                 identity,
+                is_used,
             )
         )
     meter.advance(meter.total_bytes, data_dir)

@@ -214,7 +214,7 @@ def test_answers_that_are_ready_together_leave_in_one_write(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each write is a system call, and a packet where nothing else waits."""
-    monkeypatch.setattr(api_server, "TURN_S", 1e6)  # a slow machine may need two turns for 50
+    monkeypatch.setattr(api_server, "ALONE", (1e6, 32))  # a slow machine may need two turns for 50
     go = asyncio.Event()
 
     async def wait(_exchange: Exchange, request: bytes, _size: int) -> bytes:
@@ -303,7 +303,7 @@ def test_calls_that_are_reset_at_once_leave_nothing_behind(kind: str) -> None:
             client.flush()
             assert await client.outcome(call) == (0, [b"after"])
             await until(lambda: not at.gate.under_way and not call_tasks())
-            most = 3 * calls // api_server.FRAMES_PER_LOOK + 1
+            most = 3 * calls // api_server.ALONE[1] + 1
             assert begun == cleaned
             assert begun <= most
             assert not at.connection.exchanges
@@ -773,7 +773,7 @@ def test_calls_of_a_client_that_leaves_its_answers_wait_until_it_reads(
     """They would be carried out in vain; now all are answered, in order, and few at a time."""
     # Nothing waits for a look, nor for the client: its windows are as wide as all of it.
     monkeypatch.setattr(api_server, "LOOK_S", 600.0)
-    monkeypatch.setattr(api_server, "TURN_S", 0.0002)
+    monkeypatch.setattr(api_server, "ALONE", (0.0002, 32))
     monkeypatch.setattr(api_server, "ANSWERS_UNREAD_MAX", 128 << 10)
     each_answer = bytes(32 << 10)
     begun: list[bytes] = []
@@ -938,11 +938,18 @@ class Turns:
         self._loop.call_soon(self._next)
 
 
+@pytest.mark.parametrize("others", [0, 1])
 def test_others_have_their_turn_while_thousands_of_calls_of_one_read_are_carried_out(
-    monkeypatch: pytest.MonkeyPatch,
+    others: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One write of a client may hold seconds of work, for which no other client should wait."""
-    monkeypatch.setattr(api_server, "TURN_S", 0.0)
+    """One write of a client may hold seconds of work, for which no other client should wait.
+
+    Turns are shorter while there is another client that calls.
+    """
+    for name in ("ALONE", "BESIDE_OTHERS"):
+        monkeypatch.setattr(api_server, name, (0.0, getattr(api_server, name)[1]))
+    monkeypatch.setattr(api_server, "SHARED_S", 600.0)
+    frames = (api_server.BESIDE_OTHERS if others else api_server.ALONE)[1]
     seen: set[int] = set()
 
     async def test() -> None:
@@ -952,12 +959,20 @@ def test_others_have_their_turn_while_thousands_of_calls_of_one_read_are_carried
             seen.add(turns.count)
             return request
 
-        async with port(unary("Note", note)) as at, peer(at.number) as client:
+        async with AsyncExitStack() as stack:
+            at = await stack.enter_async_context(port(unary("Note", note)))
+            client = await stack.enter_async_context(peer(at.number))
             await client.outcome(client.begin("Echo", b"before"))  # now it knows what it may
+            for _ in range(others):
+                other = await stack.enter_async_context(peer(at.number))
+                await other.outcome(other.begin("Echo", b"another"))
             calls = [client.begin("Note", b"x") for _ in range(1000)]
             client.flush()
             await client.read_until(lambda: len(client.ended) > len(calls))
-            assert len(seen) > len(calls) * 2 // api_server.FRAMES_PER_LOOK // 2
+            turns_min = len(calls) * 2 // frames // 2
+            assert len(seen) > turns_min
+            if not others:
+                assert len(seen) < 4 * turns_min
             # And the connection is read again.
             after = client.begin("Echo", b"after")
             client.flush()

@@ -1,19 +1,27 @@
 """A replica whose log is damaged where its start needs it, beside members that are whole."""
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from uuid import UUID
 
+import numpy as np
 import pytest
 
 from onelog.cluster.raft.messages import Chunk, Fetch, Message, Unavailable
+from onelog.node.errors import ShardDamaged
+from onelog.node.membership.peer_port import PeerPort
 from onelog.node.replica.shard import Shard
+from onelog.node.replica.start_repair import REPAIRS_MAX as REPAIRS_AT_START_MAX
 from onelog.node.replica.start_repair import START_ERRORS, StartRepair, find_damage
-from onelog.ual.errors import MissingSegment
+from onelog.node.replicas import Replicas, ReplicasConfig
+from onelog.ual.errors import CorruptFile, MissingSegment
 from onelog.ual.segments.format import FOOTER_SIZE
+from onelog.ual.segments.sealing import compact_segment
 from tests.node.replica.group import LOG, SHARD, SHIPPING, STEP_S, Group, StepClock
 from tests.simulation.disk import CrashPolicy, SimDisk
-from tests.ual.shards import make_shard, seal_closed
+from tests.ual.shards import make_directory, make_shard, seal_closed
 
 STEPS_MAX = 2000
 REPAIRS_MAX = 10
@@ -22,10 +30,10 @@ REPAIRS_MAX = 10
 class Starting:
     """A replica of a group that was taken out of it, and starts again on its disk."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, *, seals: bool = True) -> None:
         self.group = group
         others = [each for each in group.nodes.values() if each is not group.leader]
-        for node in group.nodes.values():
+        for node in group.nodes.values() if seals else ():
             seal_closed(node.shard.log)
         node = others[0]
         del group.nodes[node.node_id]
@@ -39,10 +47,15 @@ class Starting:
         self.members = [each for each in group.founders.voters if each != self.node_id]
         group.filter = self._pass
 
-    def files(self) -> list[Path]:
-        """Return the sealed files."""
-        names = [each for each in self.disk.list(self.paths.segments) if each.endswith(".flseg")]
+    def files(self, suffix: str = ".flseg") -> list[Path]:
+        """Return the sealed files, or those that are not."""
+        names = [each for each in self.disk.list(self.paths.segments) if each.endswith(suffix)]
         return [self.paths.segments / each for each in sorted(names)]
+
+    def contents(self) -> dict[Path, bytes]:
+        """Return what there is of the log and of its vote."""
+        paths = [*self.files(), *self.files(".tmp"), self.paths.hard_state]
+        return {each: self.disk.contents(each) for each in paths}
 
     def open(self) -> Shard | StartRepair:
         try:
@@ -113,10 +126,15 @@ class Starting:
         return None
 
 
-def written(*, with_snapshots: bool = False) -> Starting:
+def settled(count: int) -> Group:
     group = Group()
-    group.write(60)
+    group.write(count)
     group.until(group.is_settled)
+    return group
+
+
+def written(*, with_snapshots: bool = False) -> Starting:
+    group = settled(60)
     if with_snapshots:
         for node in group.nodes.values():
             group.snapshot(node)
@@ -228,6 +246,130 @@ def test_a_lost_range_that_may_not_be_committed_is_not_made_up() -> None:
     damage(starting.disk, last, "lost")
     with pytest.raises(MissingSegment, match=f"{entries.first_index} to {entries.last_index}"):
         starting.open()
+
+
+def test_a_range_that_the_others_have_dropped_is_waited_for(
+    waits: Callable[[Starting], StartRepair],
+) -> None:
+    """It neither starts with a hole nor takes part, and says what is to be done."""
+    starting = written()
+    path = starting.files()[1]
+    damage(starting.disk, path, "body")
+    starting.group.fall_behind(None)
+    repair = waits(starting)
+    assert "dropped there" in repair.describe()
+
+
+def test_a_copy_that_lacks_entries_does_not_replace_a_file_that_the_replay_needs(
+    waits: Callable[[Starting], StartRepair],
+) -> None:
+    """Not even if the file after it is damaged, too, and its number unknown before that copy."""
+    starting = written()
+    paths = starting.files()[1:3]
+    for node in starting.group.nodes.values():
+        log = node.shard.log
+        segment = log.segments.covering(int(paths[0].name.partition(".")[0]))
+        keep = np.arange(segment.first_index, segment.last_index, 2, dtype=np.uint64)
+        compacted = compact_segment(node.disk, segment.path, keep)
+        log.segments = log.segments.with_replaced(segment, compacted)
+    for path in paths:
+        damage(starting.disk, path, "header")
+    repair = waits(starting)
+    assert "compacted there" in repair.describe()
+
+
+@pytest.fixture
+def waits() -> Callable[[Starting], StartRepair]:
+    def until_refused(starting: Starting) -> StartRepair:
+        """Let it ask everybody, twice; nothing of it changes, and it says nothing of Raft."""
+        before = starting.contents()
+        repair = starting.open()
+        assert isinstance(repair, StartRepair)
+        starting.repair = repair
+        for _ in range(2):
+            (found,) = repair.repair.damages.values()
+            asked = found.retry_at_s
+            for _ in range(STEPS_MAX):
+                if found.is_refused and found.retry_at_s > asked:
+                    break
+                starting.step(repair)
+        assert found.is_refused
+        assert not repair.is_done
+        assert starting.contents() == before
+        assert {type(each) for each in starting.sent} <= {Fetch, Chunk, Unavailable}
+        return repair
+
+    return until_refused
+
+
+def partly_sealed() -> Starting:
+    """Return a replica with sealed files, then some that are closed and not sealed."""
+    group = settled(40)
+    for node in group.nodes.values():
+        seal_closed(node.shard.log)
+    group.write(40)
+    group.until(group.is_settled)
+    return Starting(group, seals=False)
+
+
+def test_a_lost_file_that_was_not_sealed_is_fetched_if_all_of_it_is_known_to_be_committed() -> None:
+    starting = partly_sealed()
+    damage(starting.disk, starting.files(".tmp")[0], "lost")
+    assert_whole(starting, starting.start())
+
+
+def test_a_lost_file_between_two_that_are_not_sealed_ends_the_start() -> None:
+    starting = partly_sealed()
+    damage(starting.disk, starting.files(".tmp")[1], "lost")
+    before = starting.contents()
+    with pytest.raises(CorruptFile, match="no file holds them"):
+        starting.open()
+    assert starting.contents() == before
+
+
+def test_a_lost_file_behind_a_damaged_one_is_fetched_with_it() -> None:
+    """The range of the damaged one reaches up to the next file that there is."""
+    starting = partly_sealed()
+    damage(starting.disk, starting.files()[-1], "header")
+    damage(starting.disk, starting.files(".tmp")[0], "lost")
+    assert_whole(starting, starting.start())
+
+
+def test_the_last_file_is_not_replaced_if_it_is_lost() -> None:
+    """It may have had what this replica has acked and nobody has committed."""
+    starting = written()
+    shard = starting.start()
+    durable_index = shard.log.durable_index
+    damage(starting.disk, starting.files(".tmp")[-1], "lost")
+    before = starting.contents()
+    with pytest.raises(MissingSegment, match=f"to {durable_index}"):
+        starting.open()
+    assert starting.contents() == before
+
+
+def test_a_disk_that_damages_what_was_repaired_ends_the_start_in_words() -> None:
+    starting = written()
+    damage(starting.disk, starting.files()[1], "body")
+
+    async def test() -> None:
+        directory = make_directory(starting.disk, starting.paths.root.parent)
+        config = ReplicasConfig(
+            directory.system.cluster_id,
+            starting.node_id,
+            "n1",
+            dict.fromkeys(starting.members, "127.0.0.1:1"),
+            log=LOG,
+        )
+        port = PeerPort("127.0.0.1:0")
+        replicas = Replicas(config, directory, port, starting.disk)
+        for _ in range(REPAIRS_AT_START_MAX):
+            assert isinstance(replicas._open_or_repair(0), StartRepair)
+        with pytest.raises(ShardDamaged, match="damaged again: replace the disk") as raised:
+            replicas._open_or_repair(0)
+        assert str(starting.files()[1]) in str(raised.value)
+        assert "remove this node from the cluster" in str(raised.value)
+
+    asyncio.run(test())
 
 
 class PowerLoss(Exception):

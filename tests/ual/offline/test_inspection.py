@@ -156,7 +156,7 @@ def test_an_empty_log_and_an_unused_shard_are_reported() -> None:
     data_dir = make_shard(disk).root.parent
     (unused,) = inspect_directory(disk, data_dir).shards
     assert (unused.first_index, unused.last_index, unused.files) == (1, 0, ())
-    assert (unused.voted_term, unused.problems) == (None, ())
+    assert (unused.voted_term, unused.problems) == (0, ())
     used = SimDisk()
     new_log(used)
     (empty,) = inspect_directory(used, data_dir).shards

@@ -355,6 +355,20 @@ def test_what_was_recorded_is_compared_with_what_is_there(
     assert only(check(damaged, built)).reason == "INTERRUPTED_CUT"
 
 
+def test_a_shard_that_lost_all_of_its_files_is_not_taken_for_a_new_one(
+    healthy: tuple[SimDisk, Built],
+) -> None:
+    disk, built = healthy
+    lost = fork(disk)
+    for directory in (built.paths.segments, built.paths.snapshots):
+        for name in lost.list(directory):
+            lost.remove(directory / name)
+    for path in (built.paths.manifest, built.paths.hard_state):
+        lost.remove(path)
+    finding = only(check(lost, built))
+    assert (finding.level, finding.reason) == (Level.ERROR, "RAFT_LOST")
+
+
 def test_small_files_that_are_missing_or_doubly_damaged(
     healthy: tuple[SimDisk, Built],
 ) -> None:

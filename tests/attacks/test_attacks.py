@@ -1,8 +1,8 @@
 """Clients that mean harm, against a real node: each is answered as said, and others go on.
 
-The attackers are processes of their own (tests/system/attackers.py). An innocent client puts and
+The attackers are processes of their own (tests/attacks/clients.py). An innocent client puts and
 gets all the time on its own connection, and none of its calls may fail. Nothing here depends on how
-fast the machine is; bench/attacks.py measures what the innocent client notices.
+fast the machine is; tests/attacks/measure.py measures what the innocent client notices.
 """
 
 import asyncio
@@ -13,18 +13,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.onelog.wire.frames import (
-    COMPRESSION_ERROR,
-    ENHANCE_YOUR_CALM,
-    PROTOCOL_ERROR,
-    REFUSED_STREAM,
-)
-from tests.system.attackers import (
+from tests.attacks.clients import (
     FLOODS,
     HALF_OPEN_STREAMS,
     IDLE_STREAMS,
@@ -32,6 +27,13 @@ from tests.system.attackers import (
     LARGE_KEY,
     LEAVING,
     call_in_two_parts,
+)
+from tests.attacks.measure import ATTACKS
+from tests.onelog.wire.frames import (
+    COMPRESSION_ERROR,
+    ENHANCE_YOUR_CALM,
+    PROTOCOL_ERROR,
+    REFUSED_STREAM,
 )
 from tests.system.certificates import authority, signed
 from tests.system.innocent import Busy, Innocent
@@ -52,6 +54,7 @@ HELD_GROWTH_MIB_MAX = 80
 # may bring 72 MiB before the follower reads no more.
 FORWARDER_GROWTH_MIB_MAX = 600
 OTHER_LINES = 3
+IMPOSTOR = "a client poses as the leader"
 RESOURCE_EXHAUSTED, INVALID_ARGUMENT, UNIMPLEMENTED = "8", "3", "12"
 # Files that a node needs beside its connections, and this process, too.
 OTHER_FILES = 500
@@ -120,7 +123,7 @@ def started(node: ServeProcess, name: str, **how: float) -> "subprocess.Popen[st
     if name in SENT_AWAY:
         flags.append("--until-goaway")
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.system.attackers", name, node.flags["listen"], *flags],
+        [sys.executable, "-m", "tests.attacks.clients", name, node.flags["listen"], *flags],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -158,6 +161,20 @@ def attack(
 def test_every_flood_has_an_answer_here() -> None:
     """Or one could be added that nobody tries against a node."""
     assert FLOODS.keys() == SENT_AWAY.keys() | HELD_BACK.keys()
+
+
+def test_the_document_has_the_figures_of_every_attack() -> None:
+    """In one table, of which measure.py prints the rows; there no call failed, and no node."""
+    lines = (ROOT / "docs" / "security.md").read_text().splitlines()
+    begin = next(at for at, line in enumerate(lines) if line.startswith("| attack |"))
+    names = [each.strip() for each in lines[begin].strip("|").split("|")]
+    rows = {}
+    for line in takewhile(lambda each: each.startswith("|"), lines[begin + 2 :]):
+        row = dict(zip(names, (each.strip() for each in line.strip("|").split("|")), strict=True))
+        rows[row["attack"]] = row
+    assert rows.keys() == {*ATTACKS, IMPOSTOR}
+    for name, row in rows.items():
+        assert row["crashes"] == row["failed calls"] == "0", name
 
 
 @pytest.mark.parametrize("name", SENT_AWAY)

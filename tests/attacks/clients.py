@@ -1,6 +1,6 @@
 """Clients that mean harm, each a process of its own, over real sockets.
 
-    python -m tests.system.attackers NAME HOST:PORT [--seconds S] [--times N] [--until-goaway]
+    python -m tests.attacks.clients NAME HOST:PORT [--seconds S] [--times N] [--until-goaway]
 
 An attack sends the same bytes over and over, as fast as they are taken, and begins again when it is
 sent away, ``--times`` times or until the time is over. One line of JSON says what it sent and what
