@@ -92,7 +92,7 @@ async def measure_batch() -> None:
     edge = cast(
         Any,
         SimpleNamespace(
-            find_shards=lambda _: [0], bind=bind, write=write, replica=lambda _: replica
+            find_shards=lambda *_, **__: [0], bind=bind, write=write, replica=lambda _: replica
         ),
     )
     request = pipeline_pb2.TransactRequest()
