@@ -19,7 +19,7 @@ import pytest
 from google.protobuf import descriptor_pool  # type: ignore[import-untyped]
 from google.rpc import code_pb2  # type: ignore[import-untyped]
 
-from onelog import errors, reasons
+from onelog import ClientOptions, errors, reasons
 from onelog.cli.program import tree
 from onelog.node.config.sources import SETTINGS
 from onelog.projections.reasons import Reason
@@ -316,6 +316,80 @@ def test_settings_have_the_defaults_that_the_documents_say() -> None:
     assert wrong == []
 
 
+QUANTITY = re.compile(r"(\d[\d,.]*)(?: (KiB|MiB|GiB|ms|s|minutes|hours|days)(?:/s)?)?")
+UNITS = {
+    "": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30,
+    "ms": 0.001, "s": 1, "minutes": 60, "hours": 3_600, "days": 86_400,
+}  # fmt: skip
+
+
+def quantities(text: str) -> list[float]:
+    """Return the numbers of a text, in bytes and seconds if they have such a unit."""
+    return [
+        float(number.replace(",", "").rstrip(".")) * UNITS[unit]
+        for number, unit in QUANTITY.findall(text)
+    ]
+
+
+def test_settings_have_the_values_that_sentences_say() -> None:
+    """``section.name`` (15 s): the value in braces behind a setting is its default."""
+    told = [
+        (where, name, text)
+        for where, words in texts()
+        for name, text in re.findall(r"(?<!half of )`([a-z]+\.[a-z_]+)` \((\d[^)]*)\)", words)
+        if name in SETTINGS
+    ]
+    assert len(told) > 3
+    wrong = [each for each in told if quantities(each[2])[:1] != [SETTINGS[each[1]].default]]
+    assert wrong == []
+
+
+def test_defaults_of_the_client_are_those_that_its_document_says() -> None:
+    text = " ".join((ROOT / "docs" / "client.md").read_text().split())
+    options = ClientOptions()
+    for sentence, *values in (
+        (r"timeouts \| (\S+ \S+) for a call", options.timeout_s),
+        (r"at most (\S+) unanswered operations and (\S+ \S+);", options.pending_operations_max,
+         options.pending_bytes_max),
+        (r"lifetime of its session \((\S+ minutes)\)", options.session_ttl_s),
+    ):  # fmt: skip
+        found = re.search(sentence, text)
+        assert found is not None, sentence
+        assert [quantities(each)[0] for each in found.groups()] == values, sentence
+
+
+# Defaults of the protos, against a server
+
+# "0: 30 s" in the comment of a field: how a server shows, or does, what 0 means.
+DEFAULT = re.compile(r"(?:^|[ ;])0: (\d[\d,.]*(?: (?:ms|s|minutes|hours|days|[KMG]iB))?)")
+
+
+def shown_defaults(world: World) -> dict[str, float]:
+    """Return what 0 means to the server, by the message and field of a request."""
+    calls, shown = world.calls, {}
+    created = {"queue": f"plain{{{world.namespace}}}"}
+    world.ask("Queue/CreateQueue", **created)
+    config = world.ask("Queue/GetQueue", **created).queue.config
+    shown["QueueConfig.visibility_ms"] = config.visibility_ms / 1_000
+    shown["QueueConfig.dedup_window_ms"] = config.dedup_window_ms / 1_000
+    world.ask("Queue/Enqueue", **created, messages=[{"body": b"x"}] * 30)
+    shown["PeekRequest.limit"] = len(world.ask("Queue/Peek", **created).messages)
+    shown["LeaseRequest.count"] = len(world.ask("Queue/Lease", **created).messages)
+    stream = {"stream": f"plain{{{world.namespace}}}"}
+    world.ask("Stream/CreateStream", **stream)
+    found = world.ask("Stream/GetStream", **stream)
+    shown["CreateStreamRequest.partition_count"] = len(found.stream.partitions)
+    measurement = {"measurement": f"plain{{{world.namespace}}}"}
+    world.ask("TimeSeries/CreateMeasurement", **measurement)
+    info = world.ask("TimeSeries/GetMeasurement", **measurement).measurement
+    shown["MeasurementConfig.series_max"] = info.config.series_max
+    listed = calls.ask("Admin/ListNamespaces").namespaces
+    (limits,) = [each.limits for each in listed if each.namespace == world.namespace]
+    shown["NamespaceLimits.versions_max"] = limits.versions_max
+    shown["NamespaceLimits.tombstones_max"] = limits.tombstones_max
+    return shown
+
+
 # Limits of the protos, against a server
 
 BOUND = re.compile(
@@ -345,23 +419,33 @@ class Bound(NamedTuple):
 
 
 @cache
-def bounds() -> dict[str, Bound]:
-    """Return the bounds that comments name, by message and field."""
+def comments() -> dict[str, str]:
+    """Return the comments of the protos by message and field."""
     found = {}
     with TemporaryDirectory() as directory:
         files = compiled(PROTOS, ROOT / "proto", Path(directory) / "all")
     for file in files.file:
-        comments = {
+        known = {
             tuple(each.path): " ".join((each.leading_comments + each.trailing_comments).split())
             for each in file.source_code_info.location
         }
         for name, place in parts(file):
-            match = BOUND.search(comments.get(place, ""))
-            if match is not None and name not in NOT_ALONE and "." in name:
-                most = int(match["most"].replace(",", "")) * MILLISECONDS[match["unit"]]
-                zero = re.search(r"; (?:0|none|empty)\b|Empty:|not set", comments[place])
-                has_least = match["least"] is not None and zero is None
-                found[name] = Bound(name.partition(".")[2], most, has_least, match["reason"])
+            if "." in name:
+                found[name] = known.get(place, "")
+    return found
+
+
+@cache
+def bounds() -> dict[str, Bound]:
+    """Return the bounds that comments name, by message and field."""
+    found = {}
+    for name, comment in comments().items():
+        match = BOUND.search(comment)
+        if match is not None and name not in NOT_ALONE:
+            most = int(match["most"].replace(",", "")) * MILLISECONDS[match["unit"]]
+            zero = re.search(r"; (?:0|none|empty)\b|Empty:|not set", comment)
+            has_least = match["least"] is not None and zero is None
+            found[name] = Bound(name.partition(".")[2], most, has_least, match["reason"])
     return found
 
 
@@ -440,6 +524,13 @@ def test_limits_of_the_protos_are_those_of_the_server(running: tuple[Any, Calls]
         world.end()
     assert not wrong, "\n".join(map(str, wrong))
     assert len(checked) > 60
+
+
+def test_defaults_of_the_protos_are_those_of_the_server(running: tuple[Any, Calls]) -> None:
+    shown = shown_defaults(World(running[1]))
+    told = {name: DEFAULT.search(comments()[name]) for name in shown}
+    assert [name for name, match in told.items() if match is None] == []
+    assert {name: quantities(match[1])[0] for name, match in told.items() if match} == shown
 
 
 def test_every_metric_that_a_text_names_is_there(running: tuple[ServeProcess, Any]) -> None:

@@ -354,9 +354,7 @@ class Calls:
         self, response: type[Any], handler: Any, exchange: Exchange, request: Any, size: int
     ) -> bytes:
         call = self._open(exchange, response)
-        options = getattr(request, "options", None)
-        if options is not None and options.with_cost and call.cost is None:
-            call.cost = exchange.cost = common_pb2.Cost()
+        ask_for_cost(request, exchange, call)
         with _Admitted(self, exchange, call, size) as call.span:
             try:
                 answer = await self.run_on_leader(
@@ -398,11 +396,9 @@ class Calls:
         with _Admitted(self, exchange, call, size):
             try:
                 request = decode(data)
-                options = getattr(request, "options", None)
-                if options is not None and options.with_cost and call.cost is None:
-                    call.cost = exchange.cost = common_pb2.Cost()
+                ask_for_cost(request, exchange, call)
                 messages = handler(request, call)
-                del request, options
+                del request
                 await self._send_all(messages, exchange, call)
             except OnelogError as error:
                 if error.reason != _MALFORMED:
@@ -601,6 +597,17 @@ class _Ending:
 
     def __exit__(self, *_: object) -> None:
         self._tasks.discard(self._task)
+
+
+def ask_for_cost(request: Any, exchange: Exchange, call: Call) -> None:
+    """Ask the handler for the cost too, if the metadata or the options ask for it."""
+    options = getattr(request, "options", None)
+    if options is None:
+        return
+    if call.cost is not None:
+        options.with_cost = True
+    elif options.with_cost:
+        call.cost = exchange.cost = common_pb2.Cost()
 
 
 def add_cost(total: common_pb2.Cost, cost: common_pb2.Cost) -> None:

@@ -65,6 +65,26 @@ def test_every_answer_and_every_message_of_a_stream_has_its_cost(tmp_path: Path)
                 assert not any(each.HasField("cost") for each in costs_in(answer)), path
 
 
+def test_how_it_is_asked_for_makes_no_difference(tmp_path: Path) -> None:
+    """What was examined, and where, is the same by metadata and by options."""
+    with served(tmp_path) as (_, calls):
+        examined = {}
+        for path in PATHS:
+            if not has_options(calls, path):
+                continue
+            found = []
+            for metadata in (ASKED, ()):
+                request = sample(World(calls), path)
+                request.options.with_cost = not metadata
+                outcome = calls.send(path, request.SerializeToString(), metadata, CALL_S)
+                costs = [each.cost for each in costs_in(outcome.answers[0])]
+                found.append([(each.scanned, each.tier) for each in costs])
+            assert found[0] == found[1], path
+            examined[path] = sum(scanned for scanned, _ in found[0])
+        for path in ("KV/List", "KV/Scan", "Stream/ReadRecords", "TimeSeries/Query"):
+            assert examined[path] > 0, path
+
+
 def test_every_refusal_has_its_cost(tmp_path: Path) -> None:
     """Before anything is done about it, and after it was looked at."""
     with served(tmp_path) as (_, calls):
