@@ -16,13 +16,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from onelog import AsyncClient, Read
+from onelog import AsyncClient, Client, Read
 from tests.system.ports import free_addresses
 
 VALUE = bytes(100)
 OPERATIONS = 8_000
 ROUNDS = 6
 CALLERS = (1, 64, 256, 1024)
+READY_S = 60
 
 
 async def measure(
@@ -89,7 +90,15 @@ def start(stack: ExitStack) -> str:
     )  # fmt: skip
     stack.callback(server.wait)
     stack.callback(server.terminate)
+    wait_until_up(api)
     return api
+
+
+def wait_until_up(endpoint: str) -> None:
+    """Wait until a server that is starting answers."""
+    client = Client(endpoint, timeout_s=READY_S)
+    client.connect(refused_s=READY_S)
+    client.close()
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ from onelog.projections.projection import Position, Projection
 from onelog.projections.result import Applied
 from onelog.projections.router import ProjectionRouter
 from onelog.projections.system.projection import System
+from onelog.projections.system.sessions import Fingerprints
 from onelog.projections.timeseries.aggregate import Function
 from onelog.projections.timeseries.commands import Write, encode_command, encode_write_batch
 from onelog.projections.timeseries.limits import BUFFER_POINTS
@@ -69,7 +70,12 @@ class Shard:
         self.series = TimeSeries(position, kv)
         table: dict[int, Projection] = {OWNER_KV: kv, OWNER_TIMESERIES: self.series}
         self.router = ProjectionRouter(
-            table, NoNotes(), system=System(table), checker=kv, position=position
+            table,
+            NoNotes(),
+            system=System(table),
+            checker=kv,
+            position=position,
+            fingerprints=Fingerprints({}, {}),
         )
         self.log: dict[int, bytes] = {}
         self.queries = Queries(self.series, self.log.__getitem__)

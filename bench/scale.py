@@ -235,7 +235,7 @@ async def populate(population: Population, part: int) -> dict[str, Any]:
 
 
 async def make_all(node: ServeProcess, population: Population, numbers: range) -> None:
-    """Let makers make all of these; any error ends the run."""
+    """Make all of these with ``at_once`` makers; any error ends the run."""
     step = population.at_once
     parts = iter([numbers[at : at + step] for at in range(0, len(numbers), step)])
     endpoint = node.flags["listen"]

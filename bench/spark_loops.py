@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
+from bench.client import wait_until_up
 from bench.spark_data import START_NS, kv_drafts
 from onelog import Client
 from onelog.errors import ResourceExhausted
@@ -174,6 +175,7 @@ def serving(directory: Path) -> Iterator[str]:
         cwd=Path(__file__).parent.parent,
     )  # fmt: skip
     try:
+        wait_until_up(api)
         yield api
     finally:
         server.terminate()

@@ -37,7 +37,7 @@ class LogTime:
         self.offset_ns = 0  # wall clock minus log time, at the last reading
 
     def heard(self, log_time_ns: int, travelled_s: float) -> None:
-        """Note the log time of a leader, of a message that travelled so long at the most."""
+        """Note the log time in a leader's message, which travelled for at most ``travelled_s``."""
         at_ns = self._monotonic_ns()
         now_ns = max(log_time_ns, self._now_ns and self._now_ns + at_ns - self._at_ns)
         if travelled_s < inf:  # or a leader that slows down would not be followed

@@ -145,7 +145,7 @@ class Credentials:
     def is_node(self, certificate: Certificate | None) -> bool:
         """Tell whether a caller of the API is a node, which forwards the calls of its clients.
 
-        Without TLS nobody proves anything, and everybody is believed.
+        Without TLS there are no proofs, and every caller that says so counts as a node.
         """
         if self.api_server is None:
             return True

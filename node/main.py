@@ -98,8 +98,8 @@ class _JsonLines(logging.Formatter):
 WORKER_FLAG = "--worker-of"
 _WORKER = re.compile(r"([0-9]{1,3}):([0-9a-f-]{36})")
 
-# A group makes thousands of objects that live for milliseconds, hardly one of them in a cycle: to
-# look at them after every 700 took a twentieth to a tenth of an append's or enqueue's CPU time.
+# A group makes thousands of objects that live for milliseconds, hardly one of them in a cycle.
+# A collection after every 700 took a twentieth to a tenth of an append's or enqueue's CPU time.
 GARBAGE_OBJECTS = 20_000
 # How long a thread that has synced waits for a busy one: by default 5 ms, which is more than a
 # sync takes.

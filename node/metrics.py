@@ -233,7 +233,7 @@ class Metrics:
         driver.syncs.observe = self.sync_seconds.labels(str(number)).observe
 
     def watch_ports(self, ports: Mapping[str, Acceptor[Any]]) -> None:
-        """Report the connections of these at each scrape."""
+        """Report the connections of these ports at each scrape."""
         self.registry.register(_Ports(ports))
 
     async def page(self) -> bytes:

@@ -11,7 +11,7 @@ number, the log gets the number and the traceback.
 
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from google.protobuf import any_pb2  # type: ignore[import-untyped]
@@ -40,6 +40,7 @@ from onelog.projections.errors import BadDocument, BadPayload
 from onelog.projections.limits import NAMESPACE_DEFAULT, OutOfBounds
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
+from onelog.projections.timeseries.types import FieldType
 from onelog.reasons import CALLS, find_class
 from onelog.status import DOMAIN
 from onelog.ual.entry import Unreadable
@@ -52,7 +53,7 @@ from onelog.ual.errors import (
     TooManyOpenFiles,
 )
 from onelog.ual.files import OUT_OF_DESCRIPTORS
-from onelog.v1 import common_pb2
+from onelog.v1 import common_pb2, pipeline_pb2
 
 _log = logging.getLogger("onelog.node.api")
 
@@ -75,25 +76,50 @@ _SUBJECTS = {
     "COUNTER_OVERFLOW": "key",
     "DEAD_LETTER_STREAM_UNKNOWN": "config.dead_letter_stream",
     "FIELD": "field",
+    "FIELDS": "measurement",
+    "FILTER": "group",
+    "GENERATION": "group",
     "GROUP": "group",
     "HOLD": "name",
     "JSON": "key",
     "KEY_NOT_FOUND": "key",
     "KEY_RESERVED": "key",
+    "LEASE_TOKEN_STALE": "queue",
     "MEASUREMENT": "measurement",
+    "MEMBER": "group",
+    "MEMBERS": "group",
+    "MESSAGE": "queue",
     "NAMESPACE": "namespace",
     "NOT_A_NUMBER": "key",
+    "OFFSET": "group",
+    "PARTITION": "stream",
+    "PARTITION_NOT_OWNED": "group",
+    "PENDING": "group",
+    "POINT": "measurement",
+    "PRODUCER": "stream",
+    "QUERY_TOO_LARGE": "measurement",
     "QUEUE": "queue",
+    "RECORD": "group",
+    "REDRIVE": "queue",
+    "REDRIVES": "queue",
     "RULE_UNKNOWN": "rule",
+    "RULES": "measurement",
+    "SCHEDULE": "queue",
+    "SCHEDULES": "queue",
+    "SERIES": "measurement",
     "STREAM": "stream",
+    "TRIM_BLOCKED": "stream",
     "VALUE_TOO_LARGE": "key",
 }
+# The operations of a transaction that are several, by what they have in them.
+_MANY = {"append_records": "records", "enqueue": "messages"}
+# How values of a type are sent.
+_COLUMNS = {FieldType.F64: "doubles", FieldType.I64: "integers", FieldType.BOOL: "bools"}
 # A message may quote a name that a client sent. Status and details travel in headers, and clients
 # take 8 KiB of those: a text is there twice, once with three bytes for each that is not ASCII.
 TEXT_BYTES_MAX = 1_024
 
-# When to try again, for each error of replication that clients are told; which class it is to them
-# says ``onelog.reasons``.
+# When to retry, for each error of replication that clients get; ``onelog.reasons`` has its class.
 _RETRIES: dict[type[ClusterError], float | None] = {
     NotLeader: None,
     OutcomeUnknown: None,
@@ -169,10 +195,19 @@ def error_of_setting(reason: Reason, found: OutOfBounds) -> OnelogError:
 
 
 def name_subject(error: OnelogError, request: Any) -> None:
-    """Say in an error which thing of a request it is about, unless it says so already."""
-    path = _SUBJECTS.get(error.reason, _SUBJECTS.get(error.reason.partition("_")[0]))
+    """Say in an error which thing of a request it is about, unless it says so already.
+
+    Of a transaction that is the thing of the condition, or of the operation, that was refused.
+    """
+    reason = error.metadata.get("cause", error.reason)
+    path = _SUBJECTS.get(reason, _SUBJECTS.get(reason.partition("_")[0]))
     if path is None:
         return
+    if isinstance(request, pipeline_pb2.TransactRequest) and path != "namespace":
+        if error.reason == Reason.BATCH_REFUSED.name:
+            request = _find_operation(request, int(error.metadata["position"]))
+        elif error.reason == Reason.CONDITION_FAILED.name:
+            request = request.conditions[int(error.metadata["detail"])]
     value, field = request, ""
     for field in path.split("."):
         value = getattr(value, field, None)
@@ -180,11 +215,40 @@ def name_subject(error: OnelogError, request: Any) -> None:
         return
     if field == "namespace":
         value = value or NAMESPACE_DEFAULT
+    elif reason == Reason.FIELD_TYPE_MISMATCH.name:
+        value = _find_mismatch(request, error.metadata)
     if isinstance(value, str | bytes) and value:
         text = value if isinstance(value, str) else value.decode(errors="backslashreplace")
         shown = text if len(text) <= NAME_SHOWN_MAX else f"{text[:NAME_SHOWN_MAX]}…"
         error.message = f"{error.message} ({field} {shown!r})"
         error.metadata[field] = text
+
+
+def _find_operation(request: pipeline_pb2.TransactRequest, position: int) -> Any:
+    """Return the operation at a position of a transaction, where records and messages count."""
+    for each in request.operations:
+        kind = each.WhichOneof("operation")
+        operation = getattr(each, kind)
+        many = _MANY.get(kind)
+        position -= 1 if many is None else len(getattr(operation, many))
+        if position < 0:
+            return operation
+    return None
+
+
+def _find_mismatch(request: Any, metadata: Mapping[str, str]) -> str:
+    """Return the fields of points whose type is not the one that a field has already.
+
+    Of a transaction that type is not known.
+    """
+    kept = _COLUMNS[FieldType(int(metadata["detail"]))] if "detail" in metadata else ""
+    names = dict.fromkeys(
+        column.field
+        for each in getattr(request, "series", ())
+        for column in each.columns
+        if column.WhichOneof("values") != kept
+    )
+    return ", ".join(names)
 
 
 def error_of_cluster(error: ClusterError) -> OnelogError:

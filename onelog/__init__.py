@@ -14,7 +14,8 @@ onelog`` alone costs nothing.
 * ``cli`` is the ``onelog`` command
 * ``errors`` are the exceptions of the API; ``status`` reads them from a failed call
 * ``channel``, ``spread`` and ``wire`` are our gRPC over HTTP/2
-* ``packed`` and ``traceparent`` are encodings that client and server share
+* ``packed`` and ``traceparent`` are encodings that client and server share, ``routing`` the rule by
+  which a name has its shard
 * ``v1`` is generated from the protos
 
 The client imports nothing of the server. The server imports the shared modules, never ``client`` or
@@ -32,7 +33,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from onelog import errors
     from onelog.client.client import AsyncClient
-    from onelog.client.leased import AsyncLeasedMessage, LeasedMessage
+    from onelog.client.leased import (
+        AsyncFetchedRecord,
+        AsyncLeasedMessage,
+        FetchedRecord,
+        LeasedMessage,
+    )
     from onelog.client.observing import Cost, costs, traced
     from onelog.client.options import ClientOptions, Tls
     from onelog.client.sync.client import Client
@@ -57,11 +63,13 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AsyncClient": "onelog.client.client",
+    "AsyncFetchedRecord": "onelog.client.leased",
     "AsyncLeasedMessage": "onelog.client.leased",
     "Client": "onelog.client.sync.client",
     "ClientOptions": "onelog.client.options",
     "Cost": "onelog.client.observing",
     "Event": "onelog.client.watch",
+    "FetchedRecord": "onelog.client.leased",
     "GroupConfig": "onelog.client.values",
     "Item": "onelog.client.values",
     "LeasedMessage": "onelog.client.leased",
@@ -87,11 +95,11 @@ _HOMES = {
 }
 
 __all__ = [
-    "AsyncClient", "AsyncLeasedMessage", "Client", "ClientOptions", "Cost", "Event",
-    "GroupConfig", "Item", "LeasedMessage", "MeasurementConfig", "Message", "NewMessage",
-    "NewRecord", "OnelogError", "Producer", "QueueConfig", "Read", "Record", "RecordFilter",
-    "Reject", "Retention", "Rows", "Rule", "SeriesData", "Tls", "Watched", "costs", "errors",
-    "traced",
+    "AsyncClient", "AsyncFetchedRecord", "AsyncLeasedMessage", "Client", "ClientOptions", "Cost",
+    "Event", "FetchedRecord", "GroupConfig", "Item", "LeasedMessage", "MeasurementConfig",
+    "Message", "NewMessage", "NewRecord", "OnelogError", "Producer", "QueueConfig", "Read",
+    "Record", "RecordFilter", "Reject", "Retention", "Rows", "Rule", "SeriesData", "Tls",
+    "Watched", "costs", "errors", "traced",
 ]  # fmt: skip
 
 
@@ -105,4 +113,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})

@@ -317,7 +317,7 @@ class Stream(Exchange):
         self._wake()
 
     def over(self, status: Status) -> None:
-        """End the iteration, behind what came before."""
+        """End the iteration after the messages that have arrived."""
         self._status = status
         self._wake()
 
@@ -484,7 +484,7 @@ class Channel:
     # Connecting
 
     def _connect(self) -> bool:
-        """Make a connection, unless somebody does; False: it is too early after a failure."""
+        """Begin to connect, unless that is under way; False if it is too early after a failure."""
         self._use()
         if self._attempt is not None:
             return True
@@ -495,7 +495,7 @@ class Channel:
             return False
         self._failure, self._failure_reason = "", NOT_CONNECTED
         self._attempted = self.loop.create_future()
-        # Of no caller's context: the connection is everybody's.
+        # In a context of its own, not the caller's: all calls share the connection.
         name = f"onelog {self.endpoint}"
         self._attempt = self.loop.create_task(self._try(), name=name, context=Context())
         return True
@@ -566,7 +566,7 @@ class _Link(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._is_idle = True
         self.is_unused = False  # and closed for that
-        self.problem = ""  # the reason, if who answered is not whom we want
+        self.problem = ""  # the reason, if it is not a server of ours that answered
         self.has_answered = False
         self.ready: Future[None] = self._loop.create_future()
         self.lost: Future[None] = self._loop.create_future()
@@ -574,7 +574,7 @@ class _Link(asyncio.Protocol):
 
     @property
     def is_connected(self) -> bool:
-        """Whether somebody has accepted the connection."""
+        """Whether the connection was accepted."""
         return self._transport is not None
 
     @property
@@ -595,7 +595,7 @@ class _Link(asyncio.Protocol):
         self.flush()
 
     def data_received(self, data: bytes) -> None:
-        """Hand everything of one read to whom it is for."""
+        """Pass the messages of one read to their calls."""
         if not self._has_heard:
             self._has_heard = True
             if not self._is_ours(data):

@@ -149,7 +149,10 @@ CLIENT: dict[str, tuple[Kind, str]] = {
     "MODEL_INVALID": (InvalidArgument, "there is no such model to watch"),
     "NOT_COMMITTED": (FailedPrecondition, "the transaction has no results yet"),
     "NOT_CONNECTED": (Unavailable, "there is no connection; nothing was sent"),
-    "NOT_LEASED": (FailedPrecondition, "the message is not a leased one"),
+    "NOT_LEASED": (
+        FailedPrecondition,
+        "the message is not a leased one, or the record not a fetched one",
+    ),
     "NOT_ONELOG": (Unavailable, "what answers there is no onelog server"),
     "NOT_SENT": (Unavailable, "the call was not sent"),
     "NO_TOPOLOGY": (Unavailable, "the server does not know its topology yet"),

@@ -1,8 +1,8 @@
-"""What a projection is: the Protocol it implements, what it is given, and what it returns.
+"""What a projection is: the Protocol it inherits from, what it is given, and what it returns.
 
 The router owns order and identity: it hands each entry over once, in index order, with the payload
-decompressed and the session removed. A projection owns its state. To add one, write a class with
-the methods of ``Projection`` and name it in shard_state.py.
+decompressed and the session removed. A projection owns its state. To add one, write a class that
+inherits from ``Projection`` and name it in shard_state.py.
 
 The router guarantees: handlers are called with strictly rising indexes and never falling
 timestamps; between ``begin_batch`` and its end only handlers are called; nothing else runs while a
@@ -10,15 +10,18 @@ timestamps; between ``begin_batch`` and its end only handlers are called; nothin
 arguments and raises nothing because of a payload's content; equal states have equal ``state_hash``
 and equal ``dump``.
 """
+# ruff: noqa: ARG002 - what does nothing by default needs no arguments
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
-from onelog.projections.codec import Reader, parse_namespace
+from onelog.projections.codec import Reader, SessionRef, encode_prefix, parse_namespace
 from onelog.projections.errors import BadPayload
 from onelog.projections.namespaces import Namespace
+from onelog.projections.reasons import Reason
 from onelog.projections.result import Outcome, Refused
+from onelog.projections.undo import UndoLog
 from onelog.ual.entry import Draft
 
 Handler = Callable[[bytes, int, int, Sequence[bytes]], Sequence[Outcome]]
@@ -59,6 +62,39 @@ class Operation:
     # What of its body is the same when a client repeats its request, if the leader decides the
     # rest; operations with the same bytes are one request. None: the type and all of the body.
     find_repeated: Callable[[bytes], bytes] | None = None
+    # The operation that it stands for several times, and from its body the body of each.
+    several: tuple[int, Callable[[bytes], Sequence[bytes]]] | None = None
+
+
+CommandT = TypeVar("CommandT")
+
+
+class Commands(Generic[CommandT]):
+    """Encodes and decodes the commands of a model whose ``decode`` reads a whole body."""
+
+    def __init__(
+        self,
+        owner: int,
+        operations: Sequence[Operation],
+        encode_body: Callable[[CommandT], bytes],
+    ) -> None:
+        self._encode_body = encode_body
+        self._types = {each.command: owner << 8 | each.number for each in operations}
+        self._by_number = {each.number: each for each in operations}
+
+    def encode(self, command: CommandT, namespace: str, session: SessionRef | None = None) -> Draft:
+        """Return the draft of the entry that carries ``command``."""
+        payload = encode_prefix(namespace, session) + self._encode_body(command)
+        return Draft(self._types[type(command)], payload)
+
+    def decode(self, number: int, reader: Reader) -> CommandT:
+        """Read the body of an entry with the low byte ``number``, to its end."""
+        known = self._by_number.get(number)
+        if known is None:
+            raise BadPayload(Reason.OPERATION_UNKNOWN, number)
+        command: CommandT = known.decode(reader)
+        reader.finish()
+        return command
 
 
 OneHandler = Callable[[str, Reader, int, int], Outcome]
@@ -135,19 +171,22 @@ class DerivedKeys(Protocol):
     They are ordinary versions: reads, history and as-of see them, a batch rolls them back.
     """
 
-    def put_derived(self, namespace: str, key: bytes, value: bytes, index: int) -> None:
-        """Write ``value``; its version is ``index``."""
+    def put_derived(self, namespace: str, items: Iterable[tuple[bytes, bytes]], index: int) -> None:
+        """Write values to keys; their version is ``index``."""
 
     def delete_derived(self, namespace: str, key: bytes, index: int) -> None:
         """Delete the key, if it exists."""
 
 
 class Projection(Protocol):
-    """State that follows from the entries of one owner."""
+    """State that follows from the entries of one owner.
 
-    @property
-    def owner(self) -> int:
-        """The high byte of the entry types that it owns."""
+    A method with a body here is for projections with one undo log, and with nothing to do there.
+    """
+
+    owner: ClassVar[int]  # the high byte of the entry types that it owns
+    operations: ClassVar[Sequence[Operation]]
+    _undo: UndoLog
 
     @property
     def large_results(self) -> Collection[int]:
@@ -155,24 +194,29 @@ class Projection(Protocol):
 
         In a session they are applied one by one: the session must have room before each.
         """
+        return [self.owner << 8 | each.number for each in self.operations if each.has_large_result]
 
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handler of each entry type that it owns."""
 
     def begin_batch(self) -> None:
         """Record every change from now on, so that it can be rolled back."""
+        self._undo.begin()
 
     def commit_batch(self) -> None:
         """Keep what was applied since ``begin_batch``."""
+        self._undo.commit()
 
     def rollback_batch(self) -> None:
         """Return to the state at ``begin_batch``."""
+        self._undo.rollback()
 
     def namespace_created(self, namespace: Namespace) -> None:
         """Handle a new namespace."""
 
     def namespace_configured(self, namespace: Namespace) -> None:
-        """Handle new limits of a namespace."""
+        """Handle new limits of a namespace, which most projections do not have."""
+        return
 
     def namespace_deleted(self, namespace: Namespace) -> None:
         """Drop everything in a deleted namespace."""
@@ -182,9 +226,11 @@ class Projection(Protocol):
 
     def due(self, now_ns: int, limit: int) -> list[Due]:
         """Return up to ``limit`` items that are due, earliest first; nothing is removed."""
+        return []
 
     def expire(self, item: bytes, index: int, timestamp_ns: int) -> bool:
         """Expire ``item`` if it is due at ``timestamp_ns``; return whether it did."""
+        return False
 
     def chores(self, now_ns: int, limit: int) -> list[Draft]:
         """Return up to ``limit`` entries that a leader should propose now, besides expiries.
@@ -192,9 +238,11 @@ class Projection(Protocol):
         It may return the same entries until they are applied: applying one twice is harmless.
         While there are any, ``next_deadline`` is not after ``now_ns``.
         """
+        return []
 
     def pinned(self, first_index: int, last_index: int) -> Sequence[int]:
         """Return the indexes from first to last whose entries must be kept, ascending."""
+        return ()
 
     def state_hash(self) -> int:
         """Return the 64-bit hash of the logical content."""
@@ -204,6 +252,7 @@ class Projection(Protocol):
 
     def evict(self, size: int) -> int:
         """Move about ``size`` bytes out of memory; return the number moved."""
+        return 0
 
     def counts(self) -> dict[str, int]:
         """Return the number of objects, by kind."""

@@ -31,7 +31,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import Protocol
 
 from onelog.projections.codec import (
@@ -42,7 +41,7 @@ from onelog.projections.codec import (
     encode_prefix,
     read_prefix,
 )
-from onelog.projections.conditions import Condition
+from onelog.projections.conditions import Condition, encode_conditions
 from onelog.projections.errors import BadPayload, CorruptSection
 from onelog.projections.kv.commands import TYPE_PUT_MANY, put_count
 from onelog.projections.limits import CHORES_MAX, EXPIRE_IDS_MAX, EXPIRE_WEIGHT_MAX
@@ -69,7 +68,7 @@ from onelog.projections.system.commands import (
     encode_command,
 )
 from onelog.projections.system.projection import System
-from onelog.projections.system.sessions import FindRepeated, Fingerprints, Request
+from onelog.projections.system.sessions import Fingerprints, Request
 from onelog.ual.entry import (
     FLAG_CONDITIONAL,
     FLAG_ZSTD,
@@ -161,7 +160,7 @@ class ProjectionRouter:
         system: System,
         checker: ConditionChecker,
         position: Position,
-        repeated: Mapping[int, FindRepeated] = MappingProxyType({}),
+        fingerprints: Fingerprints,
     ) -> None:
         assert OWNER_SYSTEM not in table, "the system projection is not in the table"
         assert all(owner == projection.owner for owner, projection in table.items())
@@ -170,7 +169,7 @@ class ProjectionRouter:
         self._system = system
         self._checker = checker
         self._position = position
-        self._fingerprints = Fingerprints(repeated)
+        self._fingerprints = fingerprints
         self._batch: OpenBatch | None = None
         self._handlers: dict[int, Handler] = dict(system.handlers())
         # Types that are applied one entry at a time in a session: a system entry may end the
@@ -510,9 +509,9 @@ class ProjectionRouter:
         else:
             id_, sequence, first = session
             sessions, requests = self._system.sessions, ((sequence, first),)
-            prefix, reader = read_prefix(head.plain_payload())
-            plain = encode_prefix(prefix.namespace)
-            fingerprint = self._fingerprints.of_batch(plain + reader.rest(), plain, batch.entries)
+            plain = encode_prefix(batch.prefix.namespace)
+            conditions = encode_conditions(batch.command.conditions)
+            fingerprint = self._fingerprints.of_batch(plain, conditions, batch.entries)
             verdict = sessions.begin(id_, requests, fingerprint, head.timestamp_ns)
             if isinstance(verdict, int):
                 result = self._run_batch(batch)

@@ -13,19 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from onelog.projections.codec import FLAG_SESSION, PAYLOAD_VERSION
-from onelog.projections.kv.commands import KV_OPERATIONS
 from onelog.projections.kv.projection import KV
-from onelog.projections.projection import Notes, Position, Projection, SpillStore
-from onelog.projections.queue.commands import QUEUE_OPERATIONS
+from onelog.projections.projection import Notes, Operation, Position, Projection, SpillStore
 from onelog.projections.queue.projection import Queue
 from onelog.projections.router import ProjectionRouter
-from onelog.projections.stream.commands import STREAM_OPERATIONS
 from onelog.projections.stream.projection import Stream
 from onelog.projections.system.projection import System
-from onelog.projections.system.sessions import FindRepeated
-from onelog.projections.timeseries.commands import TS_OPERATIONS
+from onelog.projections.system.sessions import FindParts, FindRepeated, Fingerprints
 from onelog.projections.timeseries.projection import TimeSeries
-from onelog.ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_STREAM, OWNER_TIMESERIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +45,9 @@ def build_projections(notes: Notes, spill: SpillStore | None = None) -> Projecti
     everything: tuple[Projection, ...] = (kv, queue, stream, series)
     table = {projection.owner: projection for projection in everything}
     system = System(table)
+    fingerprints = Fingerprints(_REPEATED, _SEVERAL)
     router = ProjectionRouter(
-        table, notes, system=system, checker=kv, position=position, repeated=_REPEATED
+        table, notes, system=system, checker=kv, position=position, fingerprints=fingerprints
     )
     return Projections(router, system, kv, queue, stream, series)
 
@@ -59,23 +55,23 @@ def build_projections(notes: Notes, spill: SpillStore | None = None) -> Projecti
 _PREFIX_SIZE_MIN = 3
 # The number of bytes of a body that ``is_blind`` gets.
 _BODY_SIZE = 16
-_MODELS = (
-    (OWNER_KV, KV_OPERATIONS),
-    (OWNER_QUEUE, QUEUE_OPERATIONS),
-    (OWNER_STREAM, STREAM_OPERATIONS),
-    (OWNER_TIMESERIES, TS_OPERATIONS),
-)
+_OPERATIONS: dict[int, Operation] = {
+    model.owner << 8 | each.number: each
+    for model in (KV, Queue, Stream, TimeSeries)
+    for each in model.operations
+}
 _BLIND: dict[int, Callable[[bytes], bool]] = {
-    owner << 8 | each.number: each.is_blind
-    for owner, operations in _MODELS
-    for each in operations
+    entry_type: each.is_blind
+    for entry_type, each in _OPERATIONS.items()
     if each.is_blind is not None
 }
 _REPEATED: dict[int, FindRepeated] = {
-    owner << 8 | each.number: each.find_repeated
-    for owner, operations in _MODELS
-    for each in operations
+    entry_type: each.find_repeated
+    for entry_type, each in _OPERATIONS.items()
     if each.find_repeated is not None
+}
+_SEVERAL: dict[int, FindParts] = {
+    entry_type: each.several for entry_type, each in _OPERATIONS.items() if each.several is not None
 }
 
 

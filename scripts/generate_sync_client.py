@@ -71,12 +71,13 @@ def _extract_code(body: str) -> str:
 
 
 def _imports(name: str, tree: ast.Module, names: set[str], homes: dict[str, str]) -> list[str]:
-    found = ["from onelog.client.blocking import Facade, unwrap"]
+    bases = sorted({"Facade", "PagesFacade", "unwrap"} & names)
+    found = [f"from onelog.client.blocking import {', '.join(bases)}"]
     if name == "client":
         found.append("from onelog.client.blocking import LoopThread")
         found.append("from onelog.client.client import AsyncClient")
-    if "Iterator" in names:
-        found.append("from collections.abc import Iterator")
+    if "Items" in names:
+        found.append("from onelog.client.blocking import Items")
     if "Any" in names:
         found.append("from typing import Any")
     for node in tree.body:
@@ -94,18 +95,21 @@ def _imports(name: str, tree: ast.Module, names: set[str], homes: dict[str, str]
     for core, home in homes.items():
         if core.removeprefix("Async") in names and home != name:
             found.append(f"from onelog.client.sync.{home} import {core.removeprefix('Async')}")
-    if "unwrap" not in names:
-        found[0] = "from onelog.client.blocking import Facade"
     return [re.sub(r" import (\w+) as \1$", r" import \1", line) for line in found]
 
 
 def _class(node: ast.ClassDef, homes: dict[str, str]) -> str:
     name = node.name.removeprefix("Async")
-    lines = [f"class {name}(Facade):", _doc(node, 4)]
+    lines = [f"class {name}({_base(node)}):", _doc(node, 4)]
     for each in node.body:
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
             lines += _method(each, name, homes)
     return "\n".join(lines) + "\n"
+
+
+def _base(node: ast.ClassDef) -> str:
+    bases = [ast.unparse(each) for each in node.bases]
+    return next((f"PagesFacade{each[5:]}" for each in bases if each.startswith("Pages[")), "Facade")
 
 
 def _method(
@@ -149,6 +153,9 @@ def _public(
     assert node.returns is not None, node.name
     core_type = ast.unparse(node.returns).strip("'\"")
     returned = _sync(core_type)
+    is_iterator = isinstance(node, ast.AsyncFunctionDef) and core_type.startswith("AsyncIterator")
+    if is_iterator:
+        returned = returned.replace("Iterator", "Items", 1)
     lines = ["    @property"] if _is(node, "property") else []
     # A class of the core may be defined below its user; so may a name in quotes.
     shown = f'"{returned}"' if core_type in homes else returned
@@ -157,7 +164,7 @@ def _public(
     call = f"self._core.{node.name}"
     if not _is(node, "property"):
         call += f"({_passed(node.args)})"
-    if isinstance(node, ast.AsyncFunctionDef) and core_type.startswith("AsyncIterator"):
+    if is_iterator:
         ahead = ", 1" if node.name in ONE_BY_ONE else ""
         return [*lines, f"        return self._thread.iterate({call}{ahead})", ""]
     if isinstance(node, ast.AsyncFunctionDef):

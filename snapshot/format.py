@@ -186,7 +186,7 @@ class SectionHeader:
 
     @staticmethod
     def decode(path: str, data: bytes, offset: int) -> "SectionHeader":
-        """Return the header in ``data``, which stands at ``offset`` of the file."""
+        """Return the header in ``data``, whose offset in the file is ``offset``."""
         if len(data) < SECTION_HEADER_SIZE:
             raise CorruptSnapshot(path, "the file ends in a section's header", offset)
         (crc,) = _CRC.unpack_from(data, _SECTION.size)
@@ -211,7 +211,7 @@ def encode_footer(crc: int) -> bytes:
 
 
 def decode_footer(path: str, data: bytes, offset: int) -> int:
-    """Return the checksum in the footer, which stands at ``offset``."""
+    """Return the checksum in the footer, whose offset in the file is ``offset``."""
     if len(data) != FOOTER_SIZE:
         raise CorruptSnapshot(path, "the file ends in the footer", offset)
     crc, zero, magic = _FOOTER.unpack(data)

@@ -23,6 +23,7 @@ from onelog.projections.errors import BadPayload
 from onelog.projections.kv.reads import KeyValue
 from onelog.projections.result import Refused
 from onelog.projections.shard_state import Projections, build_projections
+from onelog.routing import find_shard
 from onelog.snapshot.format import SnapshotHeader
 from onelog.snapshot.loading import Rejected
 from onelog.snapshot.notes import CoveredNotes
@@ -39,7 +40,6 @@ from onelog.ual.log_config import LogConfig
 from onelog.ual.manifest import SnapshotRecord
 from onelog.ual.offline.reader import OfflineLog, ReadOnlyFiles, list_root, open_offline_log
 from onelog.ual.recovery import open_hard_state, open_log
-from onelog.ual.routing import find_partition, find_shard
 from onelog.ual.segments.notes import ApplyNotes
 
 # A log that is opened for one snapshot has no readers.
@@ -135,7 +135,7 @@ def find_key_shard(files: Files, data_dir: Path, key: bytes) -> int:
     """Return the shard that a key lives in."""
     directory = DataDirectory.open_existing(ReadOnlyFiles(files), data_dir, lock=False)
     topology = directory.system.topology
-    return find_shard(find_partition(key, topology.partitions), topology.shards)
+    return find_shard(key, topology.partitions, topology.shards)
 
 
 def rebuild_state(

@@ -255,8 +255,8 @@ def verify_snapshot(files: Files, path: Path) -> list[Finding]:
 def find_snapshots(files: Files, directory: Path, shard: int) -> list[FoundSnapshot]:
     """Return the snapshots of a shard that can be loaded, ascending by index.
 
-    Of several at one index only the newest counts. Damaged ones are left out: whoever asks for this
-    reports them as well.
+    Of several at one index only the newest counts. Damaged ones are left out: callers report
+    them as well.
     """
     by_index: dict[int, FoundSnapshot] = {}
     for name in files.list(directory):

@@ -214,7 +214,7 @@ class SnapshotStore:
         return tuple(records[at] for at in chosen)
 
     def _find_times_ns(self, records: Sequence[SnapshotRecord]) -> list[int]:
-        """Return the log times; one that cannot be read stands in for no older one."""
+        """Return the log times; that of the newest for one that cannot be read."""
         newest_ns = self.log_time_ns(records[-1])
         return [self.log_time_ns(each) or newest_ns for each in records]
 

@@ -16,8 +16,9 @@ server may have more; ``Cut.note`` says so.
   queues that had it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -142,21 +143,8 @@ class DirectoryOrigin:
         """See ``Origin.blocks``."""
         with reported():
             files = self._shard(self._find(), split.shard)
-            transactions = Transactions()
-            is_first = True
-            for piece, voids in files.pieces(split.first_index, split.last_index):
-                if is_first and needs_look_back(piece):
-                    _look_back(files, split.first_index, transactions)
-                is_first = False
-                yield from cut_blocks(
-                    split.shard,
-                    piece.data,
-                    piece.offsets,
-                    voids=voids,
-                    selection=selection,
-                    transactions=transactions,
-                    headers=piece.headers,
-                )
+            pieces = files.pieces(split.first_index, split.last_index)
+            yield from cut_pieces(split.shard, pieces, selection, partial(_look_back, files))
 
     def group_end(self, shard: int, index: int, last_index: int) -> int:
         """See ``Origin.group_end``."""
@@ -240,7 +228,38 @@ def find_group_end(piece: Piece) -> int:
     return int(first["index"]) + int(first["group_left"])
 
 
-def needs_look_back(piece: Piece) -> bool:
+def cut_pieces(
+    shard: int,
+    pieces: Iterable[tuple[Piece, Indexes]],
+    selection: Selection,
+    look_back: Callable[[int, Transactions], None],
+) -> Iterator[Block]:
+    """Yield the blocks of the pieces of a split.
+
+    ``look_back`` learns which transaction is open before the index of the first entry.
+    """
+    transactions = Transactions()
+    for number, (piece, voids) in enumerate(pieces):
+        if not number and _needs_look_back(piece):
+            look_back(int(piece.headers["index"][0]), transactions)
+        yield from _cut_piece(shard, piece, voids, selection, transactions)
+
+
+def _cut_piece(
+    shard: int, piece: Piece, voids: Indexes, selection: Selection, transactions: Transactions
+) -> Iterator[Block]:
+    return cut_blocks(
+        shard,
+        piece.data,
+        piece.offsets,
+        voids=voids,
+        selection=selection,
+        transactions=transactions,
+        headers=piece.headers,
+    )
+
+
+def _needs_look_back(piece: Piece) -> bool:
     """Tell whether the first entry may belong to a transaction that began before it."""
     if not len(piece.headers):
         return False
@@ -263,16 +282,8 @@ def learn_transactions(
     shard: int, piece: Piece, voids: Indexes, transactions: Transactions
 ) -> None:
     """Note the transactions of entries that are not wanted themselves."""
-    blocks = cut_blocks(
-        shard,
-        piece.data,
-        piece.offsets,
-        voids=voids,
-        selection=Selection(types=frozenset()),
-        transactions=transactions,
-        headers=piece.headers,
-    )
-    for _ in blocks:
+    nothing = Selection(types=frozenset())
+    for _ in _cut_piece(shard, piece, voids, nothing, transactions):
         raise AssertionError("an entry of no type")
 
 

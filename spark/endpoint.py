@@ -10,6 +10,7 @@ Each task opens its own client, since connections do not pickle. Executors need 
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -20,13 +21,13 @@ from onelog.errors import (
     OutOfRange,
     PermissionDenied,
 )
-from onelog.spark.columns.block import Block, Transactions, cut_blocks
+from onelog.spark.columns.block import Block, Transactions
 from onelog.spark.columns.selection import Selection
 from onelog.spark.directory import (
     BATCH_ENTRIES_MAX,
+    cut_pieces,
     find_group_end,
     learn_transactions,
-    needs_look_back,
 )
 from onelog.spark.faults import REASON_DROPPED, reported
 from onelog.spark.options import parse_tls
@@ -113,22 +114,10 @@ class EndpointOrigin:
 
     def blocks(self, split: Split, selection: Selection) -> Iterator[Block]:
         """See ``Origin.blocks``."""
-        transactions = Transactions()
-        is_first = True
         with reported(), self.connect() as client:
-            for piece, voids in self._pieces(client, split, selection):
-                if is_first and needs_look_back(piece):
-                    self._look_back(client, split, int(piece.headers["index"][0]), transactions)
-                is_first = False
-                yield from cut_blocks(
-                    split.shard,
-                    piece.data,
-                    piece.offsets,
-                    voids=voids,
-                    selection=selection,
-                    transactions=transactions,
-                    headers=piece.headers,
-                )
+            pieces = self._pieces(client, split, selection)
+            look_back = partial(self._look_back, client, split)
+            yield from cut_pieces(split.shard, pieces, selection, look_back)
 
     def group_end(self, shard: int, index: int, last_index: int) -> int:
         """See ``Origin.group_end``."""
@@ -160,7 +149,7 @@ class EndpointOrigin:
         namespaces: Sequence[str] | None = None,
     ) -> QueueNames:
         """See ``Origin.queue_names``: the queues that exist now."""
-        from onelog.client.topology import find_shard
+        from onelog.routing import find_shard
 
         found: QueueNames = {}
         with self.connect() as client:
@@ -197,7 +186,7 @@ class EndpointOrigin:
         options = ClientOptions(timeout_s=TIMEOUT_S, sessions=False)
         connect_s = TIMEOUT_S if self._cluster_id else CONNECT_S
         with closing(Client(self._endpoints, tls=self._tls, options=options)) as client:
-            client.scoped(timeout_s=connect_s).connect()
+            client.scoped(timeout_s=connect_s).connect(refused_s=connect_s)
             if self._cluster_id:
                 self._refuse_other(client.admin.topology().cluster_id)
             yield client

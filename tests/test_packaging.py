@@ -1,5 +1,6 @@
 """What is installed: one package, the libraries that its parts need, and nothing that surprises."""
 
+import ast
 import importlib.metadata
 import os
 import re
@@ -15,10 +16,13 @@ import pytest
 from onelog.cli.failure import EXTRAS
 from tests.system.nodes import ServeProcess
 from tests.system.ports import free_addresses
+from tests.test_tidy import SOURCES, imported, is_product, module_of
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TIMEOUT_S = 120
+# Of the generated stubs, which are for other programs.
+NOT_IMPORTED = {"grpcio"}
 # Run before a program: what it names cannot be imported.
 REFUSE = """
 import sys
@@ -132,6 +136,19 @@ def test_the_table_of_extras_has_every_library_of_theirs() -> None:
     assert found & brought == brought
     for module, extra in EXTRAS.items():
         assert modules[module] & names_of(extras[extra]), module
+
+
+def test_every_library_is_imported_by_code_that_runs() -> None:
+    """Until it has a caller, everybody would install it for nothing."""
+    trees = {module_of(path): ast.parse(path.read_text()) for path in SOURCES if is_product(path)}
+    named = {module: imported(tree) for module, tree in trees.items()}
+    everything = {"onelog.cli.main"}.union(*named.values())
+    used = {name.partition(".")[0] for each in everything & set(trees) for name in named[each]}
+    missing = names_of(PROJECT["dependencies"] + PROJECT["optional-dependencies"]["server"])
+    for module, distributions in importlib.metadata.packages_distributions().items():
+        if module in used:
+            missing -= {each.lower().replace("_", "-") for each in distributions}
+    assert missing == NOT_IMPORTED
 
 
 def run_without(

@@ -81,6 +81,18 @@ def test_a_source_file_is_one_idea_with_a_docstring(path: Path) -> None:
             assert lines <= FUNCTION_LINES_MAX, f"{node.name} has {lines} lines"
 
 
+def test_a_docstring_begins_with_what_is_done() -> None:
+    """``Let a task stop`` says neither who stops it nor when; the plain verb does."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    found = [
+        f"{name_of(path)}: {node.name}"
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, kinds) and (ast.get_docstring(node) or "").startswith("Let ")
+    ]
+    assert found == []
+
+
 def test_no_file_has_a_name_that_says_nothing() -> None:
     empty = {"utils.py", "util.py", "common.py", "helpers.py", "misc.py", "manager.py"}
     assert [name_of(path) for path in SOURCES if path.name in empty] == []

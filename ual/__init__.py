@@ -6,7 +6,6 @@
     errors       everything that is refused or reported here, as one tree
     files        the port to a disk: Files, File, replace_file, FreeSpace
     json_file    small JSON files with a checksum
-    routing      name -> routing key -> partition -> shard
 
     log          Log: append, sync, seal, cut, drop, read; MANIFEST changes; proposals by number
     log_config   LogConfig: sizes and limits

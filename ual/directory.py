@@ -85,7 +85,7 @@ SYSTEM_ADVICE = "restore it from a backup, or copy it from another node of the s
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """How keys are spread. Fixed when a cluster is created; see ``ual/routing.py``."""
+    """How keys are spread. Fixed when a cluster is created; see ``onelog/routing.py``."""
 
     shards: int = SHARDS_DEFAULT
     partitions: int = PARTITIONS_DEFAULT

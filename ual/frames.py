@@ -67,7 +67,7 @@ class _Piece:
 
 
 class Checked:
-    """The sealed file that a reader of frames is in, if its checksum was right when it came."""
+    """The sealed file that a reader of frames is in, if its checksum was right at first."""
 
     __slots__ = ("_segment",)
 

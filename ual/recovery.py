@@ -244,7 +244,7 @@ NO_FILE = "no file holds these entries"
 def _bridge(
     files: Files, directory: Path, parts: Sequence[Segment], known: Known, *, allow_missing: bool
 ) -> list[Segment]:
-    """Return the segments with the range of each damaged one, and with stand-ins for lost files.
+    """Return the segments, with a stand-in for each damaged and each lost file.
 
     A file that is damaged reaches up to the next name. A range before an unsealed file may have
     been an unsealed file itself, so there only what is known to be committed gets a stand-in.

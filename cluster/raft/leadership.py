@@ -89,7 +89,7 @@ class Leadership:
         return _reached_by_majority((self.peers[each].received for each in self._voter_ids), last)
 
     def begin_round(self, commit: int | None) -> None:
-        """Begin a round with the next appends; ``commit``: all that is committed, if known."""
+        """Begin a round with the next appends; ``commit`` is the commit index, if known."""
         self.round += 1
         self.lease.begin_round(self.round)
         if commit is not None and self.freshness.wants_round:

@@ -87,7 +87,7 @@ class Applier(Protocol):
         """This member is about to lead: its next call may append."""
 
     def heard(self, log_time_ns: int, travelled_s: float) -> None:
-        """The leader's log time was this, so many seconds ago at the most."""
+        """The leader's log time was this at most ``travelled_s`` seconds ago."""
 
     def offered(self, source: UUID, offer: Offer) -> None:
         """The leader offers a snapshot of something that this member's log does not hold."""
@@ -594,7 +594,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             self.is_due = self.is_due or match > self._SyncObj__raftCommitIndex
 
     def _SyncObj__applyLogEntries(self) -> bool:  # noqa: N802
-        """Apply what is committed, for a bounded time; return whether to send for that reason."""
+        """Apply committed groups for a bounded time; return whether to tell followers now."""
         # Stored, not only reported: pysyncobj must not count more than this leader has synced.
         commit = self._SyncObj__raftCommitIndex = self.commit
         until_s = self.clock.now_s() + self.config.apply_s_max

@@ -198,14 +198,14 @@ class Lease:
             self._rounds.append((number, now_s))
 
     def until_s(self, number: int, promise_ms: int) -> float:
-        """Return until when a promise holds that came with an answer to this round."""
+        """Return when the promise that an answer to this round carried ends."""
         for noted, began_s in reversed(self._rounds):
             if noted <= number:
                 return began_s + promise_ms / 1000 / (1 + CLOCK_RATE_DIFFERENCE_MAX)
         return float("-inf")
 
     def give_up(self) -> None:
-        """Hold no lease any more in this term."""
+        """Hold no lease for the rest of this term."""
         self._is_given_up = True
 
     def holds_until(self, promised_s: float) -> bool:
@@ -246,7 +246,7 @@ class Freshness:
         self._echoes: Mapping[UUID, int] = {}
 
     def age_s(self, applied: int) -> float:
-        """Return the maximum age of the state with ``applied`` applied; infinite if unknown."""
+        """Return how old a state that has applied ``applied`` can be; infinite if unknown."""
         left = []
         for as_of_s, commit in self._known:
             if commit <= applied:
@@ -275,7 +275,7 @@ class Freshness:
             self._learn(made_s, commit)
 
     def travelled_s(self, stamp: int) -> float:
-        """Return how long a message with this echo was on its way at the most; infinite if unknown.
+        """Return how long a message with this echo can have travelled; infinite if unknown.
 
         Its sender had the stamp before it sent it.
         """

@@ -186,7 +186,7 @@ class Acceptor(Generic[AnyGuest]):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._close_sockets()
-        # Or the port and this would keep each other, and all that the port serves, in memory.
+        # Otherwise this and the port would refer to each other, and never leave memory.
         self._make, self._make_room = _make_none, _make_no_room
 
     def prove(self, guest: AnyGuest) -> None:
@@ -346,9 +346,9 @@ def _name_host(address: tuple[Any, ...]) -> str:
 class Turns:
     """Lets callers pass one by one, in order: each in a turn of the loop of its own.
 
-    With ``per_s`` at most so often, evenly spread. A process that answers a flood as fast as it can
-    uses a whole core, and the system then makes it wait for that core like any busy program: for
-    milliseconds, with everything else that it serves.
+    With ``per_s``, at most that many each second, evenly spread. A process that answers a flood as
+    fast as it can uses a whole core, and the system then makes it wait for that core like any busy
+    program: for milliseconds, with everything else that it serves.
     """
 
     def __init__(self, per_s: float | None = None) -> None:

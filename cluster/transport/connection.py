@@ -41,13 +41,13 @@ from onelog.cluster.transport.wire import FRAME_SIZE_MAX, Reason, WireError
 from onelog.wire.http2 import PEER_PORT_ANSWER
 
 _LENGTH_SIZE = 4
-# How clients of the API begin, without and with TLS: told that this is another port.
+# First bytes of clients of the API, without and with TLS: the answer says that the port is wrong.
 _CLIENTS = (b"PRI ", b"\x16\x03")
 # Received frames that are not read yet; beyond this, reading from the network pauses.
 READ_AHEAD_BYTES_MAX = 4 * FRAME_SIZE_MAX
 # Frames that are taken from received bytes at a time; smaller ones stay bytes until these are read.
 FRAMES_AHEAD_MAX = 256
-# Frames that a reader gets before everybody else has a turn of the loop.
+# Frames that a reader gets before other tasks have a turn of the loop.
 READS_PER_TURN = 16
 # How long written bytes may take to leave when a connection ends.
 CLOSE_S_MAX = 1.0

@@ -694,7 +694,7 @@ def _check_listening(config: Config, refuse: Callable[[str, str], None]) -> None
 
 
 def _is_loopback(host: str) -> bool:
-    """Tell whether nobody but this machine reaches an address."""
+    """Tell whether an address can be reached from this machine only."""
     if host == "localhost":
         return True
     try:

@@ -88,7 +88,7 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """Where it stands in a TOML file."""
+        """Its section and name in a TOML file."""
         return f"{self.section}.{self.field}"
 
     @property

@@ -31,7 +31,7 @@ _NOT_OURS = ("ONELOG_CLIENT_", "ONELOG_ENDPOINTS", "ONELOG_TEST_")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A configuration, and where each value came from: by key, for those that were set."""
+    """A configuration, and by key where each value that was set came from."""
 
     config: Config
     origins: Mapping[str, str]
@@ -117,7 +117,7 @@ def _read_flags(arguments: Sequence[str]) -> dict[str, str]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong by raising it."""
+    """Raises an error where ``ArgumentParser`` would end the process."""
 
     def error(self, message: str) -> NoReturn:
         """See ``ArgumentParser``."""

@@ -232,7 +232,7 @@ class Call:
         self.metadata: Metadata = ()
         # Where what takes long is noted, if it is traced and not a stream.
         self.span: Span | None = None
-        # What it has cost until now, or since the last message of a stream; None: nobody asks.
+        # Its cost so far, or since the last message of a stream; None if the client does not ask.
         self.cost: common_pb2.Cost | None = None
 
 

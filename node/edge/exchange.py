@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 # calls under this name, within the connection that they came on. With TLS only nodes are believed.
 CLIENT_KEY = "onelog-client"
 CLIENT_NAME_SIZE_MAX = 64
-# A call whose metadata has this key is told what it has cost.
+# The answer of a call whose metadata has this key says what the call has cost.
 COST_KEY = "onelog-cost"
 # How long a client may read nothing of what it is sent: a stream is dropped, a connection closed.
 STALL_S = 30.0
-# Messages that a stream takes before everybody else has a turn: a thousand that came together, and
-# whose answers wait for nothing, would otherwise stop the loop.
+# Messages that a stream takes before others have a turn: a thousand that arrive together, and can
+# be answered without waiting, would otherwise stop the loop.
 MESSAGES_PER_TURN = 16
 
 
@@ -177,7 +177,7 @@ class Exchange:
 
     @property
     def awaited(self) -> "asyncio.Future[Any] | None":
-        """What has to come before it can end, if it waits for something."""
+        """What the call waits for, if anything."""
         return self._awaited if self._task is None else self._task
 
     @property
@@ -354,7 +354,7 @@ class Exchange:
 
 
 def _cancelled_here() -> Cancelled:
-    """Return the error of a call that was cancelled by nobody who decided on its outcome."""
+    """Return the error of a call that was cancelled without a decision on its outcome."""
     return Cancelled("the server gave the call up")
 
 

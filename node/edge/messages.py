@@ -27,7 +27,7 @@ from onelog.node.edge.shards import Edge, invalid
 from onelog.node.public_errors import error_of_bounds, error_of_reason, error_of_refusal
 from onelog.node.replica.driver import ShardDriver
 from onelog.node.snapshots.past import Past
-from onelog.packed import TIMES, VALUES, sized, unsized
+from onelog.packed import PointsPacker, join_times, unsized
 from onelog.projections.kv.reads import KeyValue
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
@@ -255,8 +255,6 @@ _TYPES: dict[str, tuple[FieldType, Any]] = {
     "integers": (FieldType.I64, np.dtype("<i8")),
     "bools": (FieldType.BOOL, np.dtype("u1")),
 }
-_COLUMNS = {"f": "doubles", "i": "integers", "b": "bools"}  # by the kind of an array
-_WIRE: dict[str, Any] = {"f": "<f8", "i": "<i8", "b": "u1"}
 
 
 class _Names:
@@ -293,11 +291,16 @@ def parse_runs(measurement: str, series: Sequence[timeseries_pb2.SeriesPoints]) 
     """Return the points of a request as runs of a batch; refuse invalid points."""
     _check_count(len(series), BATCH_SERIES_MAX, "series")
     _check_count(sum(len(each.columns) for each in series), BATCH_RUNS_MAX, "columns")
-    _check_count(count_values(series), BATCH_POINTS_MAX, "values")
+    raw_times, sizes = join_times(series)
+    value_count = sum(size * len(each.columns) for size, each in zip(sizes, series, strict=True))
+    _check_count(value_count, BATCH_POINTS_MAX, "values")
+    all_times = np.frombuffer(raw_times, "<i8")
     runs: list[Run] = []
     types: dict[str, FieldType] = {}
-    for points in series:
-        _add_runs(runs, types, measurement, points)
+    end = 0
+    for size, points in zip(sizes, series, strict=True):
+        begin, end = end, end + size
+        _add_runs(runs, types, measurement, points, all_times[begin:end])
     if not runs:
         raise invalid("POINTS_MISSING", "there are no points to write")
     _check_count(len(types), BATCH_FIELDS_MAX, "fields")
@@ -316,11 +319,9 @@ def _add_runs(
     types: dict[str, FieldType],
     measurement: str,
     points: timeseries_pb2.SeriesPoints,
+    times: NDArray[np.int64],
 ) -> None:
     name = _NAMES.find_name(measurement, points.tags)
-    only_times = timeseries_pb2.SeriesPoints()
-    only_times.times_ns.MergeFrom(points.times_ns)
-    times = np.frombuffer(unsized(only_times.SerializeToString()), "<i8")
     if not len(times) or not points.columns:
         raise invalid("POINTS_MISSING", f"a series without points: {name.decode()}")
     fields = set()
@@ -336,26 +337,13 @@ def _add_runs(
             )
         if types.setdefault(field, field_type) is not field_type:
             message = f"the request has the field {field!r} with values of two types"
-            raise error_of_reason(Reason.FIELD_TYPE_MISMATCH, types[field], message)
+            error = error_of_reason(Reason.FIELD_TYPE_MISMATCH, types[field], message)
+            error.metadata["field"] = field
+            raise error
         fields.add(field)
         runs.append(Run(name, field, field_type, times, values))
     if len(fields) < len(points.columns):
         raise invalid("FIELDS_INVALID", "a field comes twice in the points of one series")
-
-
-def pack_points(
-    tags: Mapping[str, str], times: NDArray[np.int64], columns: Iterable[tuple[str, NDArray[Any]]]
-) -> timeseries_pb2.SeriesPoints:
-    """Return points as a message."""
-    points = timeseries_pb2.SeriesPoints(tags=tags)
-    points.MergeFromString(sized(TIMES, times.astype("<i8", copy=False).tobytes()))
-    for field, values in columns:
-        kind = values.dtype.kind
-        target = getattr(points.columns.add(field=field), _COLUMNS[kind])
-        raw = values.astype(_WIRE[kind], copy=False).tobytes()
-        target.SetInParent()
-        target.MergeFromString(sized(VALUES, raw))
-    return points
 
 
 def pack_runs(runs: Iterable[Run]) -> Iterator[tuple[str, timeseries_pb2.SeriesPoints]]:
@@ -384,4 +372,5 @@ def _packed(
     name: bytes, times: NDArray[np.int64], columns: list[tuple[str, NDArray[Any]]]
 ) -> tuple[str, timeseries_pb2.SeriesPoints]:
     parsed = parse_series(name)
-    return parsed.measurement, pack_points(dict(parsed.tags), times, columns)
+    data = PointsPacker().pack(parsed.tags, times, columns)
+    return parsed.measurement, timeseries_pb2.SeriesPoints.FromString(data)

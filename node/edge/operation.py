@@ -192,7 +192,7 @@ Look = Callable[[RequestT, ResponseT], Awaitable[None] | Sequence[int] | None]
 
 @dataclass(frozen=True, slots=True)
 class Read(Generic[RequestT, ResponseT]):
-    """An operation that looks at the state of one shard."""
+    """An operation that reads the state of one shard."""
 
     response: type[ResponseT]
     names: Callable[[Sequence[RequestT]], Sequence[Sequence[bytes]]]
@@ -235,7 +235,7 @@ def applied(result: Result) -> Applied:
 
 
 def fill_header(header: common_pb2.WriteHeader, shard: int, index: int, result: Result) -> None:
-    """Say where a write stands: a repeated one stands where it stood the first time."""
+    """Set shard and index of a write; a repeated one has the index of the first time."""
     header.shard = shard
     if isinstance(result, Duplicate):
         header.index = result.index
@@ -336,7 +336,7 @@ def answer_number(field: str) -> Any:
 async def run_write(
     edge: Edge, write: Write[RequestT, ResponseT], request: Any, call: Call
 ) -> ResponseT:
-    """Carry out a write that came as a call of its own."""
+    """Carry out a write of a unary call."""
     options, namespace = write_options(request), parse_namespace(request.namespace)
     session = parse_session(options)
     prepared = request if write.prepare is None else write.prepare(request)
@@ -385,7 +385,7 @@ async def answer_written(
 async def run_read(
     edge: Edge, read: Read[RequestT, ResponseT], request: RequestT, call: Call
 ) -> ResponseT:
-    """Carry out a read that came as a call of its own."""
+    """Carry out a read of a unary call."""
     message: Any = request
     namespace = parse_namespace(message.namespace)
     (shard,) = read.find_shards(edge, (request,))

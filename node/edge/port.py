@@ -60,7 +60,7 @@ from onelog.wire.grpc import (
 )
 from onelog.wire.headers import shown
 
-# The answer to a ping may have to stand behind a large message on a slow line.
+# The answer to a ping may have to wait behind a large message on a slow line.
 KEEPALIVE_S = 10.0
 KEEPALIVE_TIMEOUT_S = 20.0
 # A connection without calls holds nothing but memory: thousands of them are asked less often.
@@ -313,7 +313,7 @@ class Connection(asyncio.Protocol):
             self._flush()
 
     def data_received(self, data: bytes) -> None:
-        """Handle what came in one read; what is ready at its end leaves in one write."""
+        """Handle the bytes of one read; all answers that are ready then leave in one write."""
         self._has_heard = True
         if self._received < PREFACE_BYTES <= self._received + len(data):
             self._server.acceptor.prove(self)

@@ -41,10 +41,10 @@ from onelog.projections.limits import NAMESPACE_DEFAULT, NAMESPACE_SIZE_MAX
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Result
 from onelog.projections.shard_state import Projections
+from onelog.routing import find_shard, routing_key, routing_keys
 from onelog.ual.entry import HEADER_SIZE, Entry, Unreadable, decode_entries, decode_entry
 from onelog.ual.errors import EntriesDamaged
 from onelog.ual.log import Log
-from onelog.ual.routing import routing_key, routing_keys
 from onelog.v1 import common_pb2
 
 # Longer waits for an index or tolerance of age than this are a mistake of units.
@@ -84,13 +84,13 @@ class Written:
 
 @dataclass(slots=True)  # frozen, it would take four times as long to make one for each read
 class View:
-    """The state of a shard, for a look without waiting in between; nobody changes it."""
+    """The state of a shard, to be read without waiting in between, and never changed."""
 
     shard: int
     projections: Projections
     applied_index: int
-    # Set where the live state is asked what was: what is looked up has to say this index. A state
-    # of the past needs no such word.
+    # Set where the live state is asked about the past: lookups have to name this index. A state of
+    # the past needs no index.
     as_of: int | None
     with_cost: bool
     # For reads that continue off the loop: where, and until when.
@@ -144,7 +144,7 @@ class Edge:
     def find_shard(self, name: bytes) -> int:
         """Return the shard of a key, a name or a routing key."""
         topology = self._topology
-        return int(crc32c(routing_key(name)) % topology.partitions % topology.shards)
+        return find_shard(name, topology.partitions, topology.shards)
 
     def find_shards(
         self, named: Sequence[Sequence[bytes]], nouns: str = "names", *, by_shard: bool = False
@@ -268,7 +268,7 @@ class Edge:
         return look(await self.past(view, view.as_of, call))
 
     async def past(self, view: View, index: int, call: Call) -> View:
-        """Return the state of a view's shard as it was right behind an index."""
+        """Return the state of a view's shard right after an index."""
         held = await self.past_at(view.shard, index, call.deadline_s)
         return replace(view, projections=held.projections, as_of=None, held=held)
 
@@ -285,7 +285,7 @@ class Edge:
                     raise
 
     async def read_live(self, shard: int, options: common_pb2.ReadOptions, call: Call) -> View:
-        """Return the live state of a shard, whatever index of the past is asked for."""
+        """Return the live state of a shard, also if an index of the past is requested."""
         check_read(options)
         began_s, has_round = self._clock.now_s(), False
         if options.level == common_pb2.READ_LEVEL_STALE:
@@ -381,7 +381,7 @@ class Edge:
     def check_size(self, drafts: Drafts, of_message: int | None = None) -> int:
         """Return the size of entries; refuse more than a group can hold.
 
-        0: nobody has to look, since they came in a small message.
+        0 if the message that they came in is so small that they need no check.
         """
         limit = self.request_bytes_max
         if of_message is not None and 2 * of_message + len(drafts) * ENTRY_OVERHEAD_MAX <= limit:
@@ -578,7 +578,7 @@ def parse_session(options: common_pb2.WriteOptions) -> SessionRef | None:
 
 
 def check_session(session: common_pb2.Session) -> SessionRef:
-    """Return a session reference that can be right."""
+    """Return the session of a request; refuse one that is malformed."""
     sequence, first = session.sequence, session.first_unacknowledged
     if not session.session_id:
         raise invalid("SESSION_INVALID", "session_id is 0; OpenSession gives one")

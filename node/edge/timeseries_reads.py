@@ -70,7 +70,7 @@ RETRY_S = 0.1
 BOUNDS = Bounds(series=20_000, points=10_000_000, values=500_000)
 # Values of tags that are compared on the loop, where no pattern is among the matchers.
 VALUES_INLINE_MAX = 1_000
-# Beginnings of a read whose blocks were dropped before it came to them.
+# How often a read is begun whose blocks are dropped before it reads them.
 ATTEMPTS_MAX = 5
 
 ResultT = TypeVar("ResultT")
@@ -85,7 +85,7 @@ class SeriesReads:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="series-reads")
         self._readers: dict[int, Reader] = {}
         self.count = 0  # reads under way
-        # Where blocks came from that the read on the thread had to open.
+        # The slowest tier of the blocks that the read on the thread had to open.
         self._tier: common_pb2.Tier = common_pb2.TIER_HOT
         self._is_closed = False
 

@@ -185,7 +185,7 @@ class Formation:
         raise AssertionError("unreachable")
 
     def _look(self) -> None:
-        """See whether everybody agrees now."""
+        """Check whether all founders agree now."""
         introducer = self._port.introducer
         assert introducer is not None
         founders = introducer.agreed()
@@ -194,7 +194,7 @@ class Formation:
         self._say(self._waiting_for(introducer))
 
     async def _ask_founder(self, introducer: Introducer, name: str, address: Address) -> None:
-        """Ask one founder until everybody agrees."""
+        """Ask one founder until all agree."""
         at = str(address.plus(self._local.worker))
         pause_s = PAUSE_S_MIN
         while True:
@@ -279,7 +279,7 @@ class Formation:
     # Both
 
     async def _ask(self, mine: Introduction, name: str, address: str) -> IntroductionAnswer | None:
-        """Return somebody's answer; None if there is none that can be read."""
+        """Return the answer of another node; None without one that can be read."""
         question = encode_introduction(mine)
         try:
             data, certificate = await ask(address, Purpose.INTRODUCE, question, self._tls, ASK_S)

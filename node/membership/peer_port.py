@@ -12,7 +12,7 @@ forming, or replaying a large log, from one that is down.
 * A founder that meets another for which the cluster exists adopts that one's list, if the list has
   its own name with its own id. So a node that was killed before it wrote SYSTEM can continue.
 * With TLS a caller's certificate must name the node that it introduces as, and the answerer's the
-  node that answers. A caller whose certificate does not is refused and is told nothing else.
+  node that answers. A caller whose certificate does not is refused and learns nothing else.
 * A newcomer with the name of a member but another id is refused: that member has lost its
   directory, and an operator has to remove it first.
 * The node that is asked refuses what does not fit, with a reason, and both sides log it. Between
@@ -146,7 +146,7 @@ class Introducer:
         return self.agreed()
 
     def agreed(self) -> tuple[Founder, ...] | None:
-        """Return the founders, in the order of their ids, if everybody has said the same."""
+        """Return the founders, in the order of their ids, if all have named the same."""
         if self.unknown_names or self.mine.agreed is None:
             return None
         return _founders(self.mine)
@@ -192,7 +192,7 @@ class Introducer:
             )
 
     def _check_founder(self, theirs: Introduction) -> None:
-        """Refuse somebody who founds something else, or is not what it was."""
+        """Refuse a founder of another cluster, and one that has changed since."""
         mine = self.mine
         if mine.is_founded:
             known = mine.founders.get(theirs.node_name)
@@ -218,7 +218,7 @@ class Introducer:
             )
 
     def _hear(self, theirs: Introduction) -> None:
-        """Believe a founder what it says of itself, and remember what it knows."""
+        """Take over what a founder says of itself, and what it knows of others."""
         if self.mine.is_founded:
             return
         self._know({theirs.node_name: theirs.node_id})

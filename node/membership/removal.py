@@ -36,7 +36,7 @@ from onelog.cluster.transport.peers import PeerTransport
 from onelog.cluster.transport.wire import WireError
 from onelog.v1 import peer_pb2
 
-# How often shards are looked at and members asked, and after how long a silence of the leader.
+# How often shards are checked and members asked, once the leader has been silent for so long.
 LOOK_S = 1.0
 SILENCE_S = 2.0
 ANSWER_S = 2.0

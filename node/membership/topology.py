@@ -28,7 +28,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class LeaderView:
-    """Who leads a shard, in which term, by whom the shard is held."""
+    """The leader of a shard, its term, and the members of the shard."""
 
     leader_id: UUID | None
     term: int
@@ -62,7 +62,7 @@ class LiveTopology:
         peers: Callable[[], Iterable[NodeView]],
         local: Callable[[int], LeaderView | None],
     ) -> None:
-        """Say whom to ask for the other nodes, and for the leaders of the shards here."""
+        """Set the sources of the other nodes, and of the leaders of the shards here."""
         self._peers = peers
         self._local = local
 

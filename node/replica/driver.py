@@ -118,7 +118,7 @@ class ShardDriver:
         max_staleness_s: float | None = None,
         min_index: int = 0,
     ) -> DirectFuture[ClusterError | None]:
-        """Return a future that is None when a read of this level may look at the projections.
+        """Return a future that ends with None when a read of this level may use the projections.
 
         Its awaiter reads them in the same step of the loop in which it continues. A read that needs
         no round (cluster/raft/reads.py) and waits for no index has its answer when this returns.
@@ -328,7 +328,7 @@ class RepairDriver:
         self._advance(self.repair.advance)
 
     def close(self) -> None:
-        """Stop; a job that is under way changes nothing any more."""
+        """Stop; the result of a running job is dropped."""
         self._is_closed = True
         self._jobs.stop(waits=False)
 

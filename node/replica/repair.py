@@ -71,7 +71,7 @@ class Damage:
     is_refused: bool = False  # all members were asked, and none has given a copy
     is_alarming: bool = False  # likewise, and it is needed
     retry_at_s: float = 0.0  # when members are asked, or asked again
-    # What of it cannot be read: what readers have met, until the survey has found all of it.
+    # Its unreadable entries: those that readers met, until the survey has found all.
     unreadable: tuple[Unreadable, ...] = ()
     is_surveyed: bool = False
 
@@ -147,7 +147,7 @@ class Repair:
         self.damages: dict[int, Damage] = {}  # by first index
         self.needless_before = 0  # a member has dropped everything before this index
         self.unreadable: tuple[Unreadable, ...] = ()  # of all damages, in order
-        # Called when ``unreadable`` may differ, or is not to be read soon any more.
+        # Called when ``unreadable`` may have changed, or will not be repaired soon.
         self.listeners: list[Callable[[], None]] = []
         self.met = 0  # how often a reader came upon damage
         self.found = 0  # segments that were set aside

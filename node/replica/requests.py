@@ -168,7 +168,7 @@ class Requests:
         self._answers = answers
         # By number. Groups of an earlier leadership may have the same, gone from the log.
         self._groups: dict[int, list[ProposedGroup]] = {}
-        # No request has an earlier deadline, so most checks need not look at any.
+        # No request has an earlier deadline, so most checks need not visit the requests.
         self._deadline_s_min = float("inf")
         self._checked_s = float("-inf")
 

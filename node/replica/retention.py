@@ -62,16 +62,16 @@ def droppable_before(
             break
         if segment.last_index < needless_before:
             continue
-        # What is damaged is repaired first: until then nobody can tell what it holds.
+        # Its content is not known until it is repaired.
         if isinstance(segment, DamagedSegment) or _is_needed(segment, state, kept_from):
             return segment.first_index
     return keep_index
 
 
 def needed_by_state(log: Log, state: Projections) -> int:
-    """Return the first entry that the live state may refer to, whatever becomes of it later.
+    """Return the first entry that the live state may refer to.
 
-    What a file that is not sealed holds is not known apart, so all of it counts.
+    Which entries of an unsealed file it refers to is not known, so all of them count.
     """
     end = log.last_index + 1
     unsealed = (s.first_index for s in log.segments.segments if isinstance(s, UnsealedSegment))

@@ -364,7 +364,7 @@ class Shard:
             callback(outcome)
 
     def may_look(self, level: Level) -> bool:
-        """Whether a read at the leader needs no round and may look at the projections now."""
+        """Whether a read at the leader needs no round and may use the projections now."""
         return self.failure is None and self.reads.may_look(by_lease=level is Level.LEASE)
 
     def change_membership(
@@ -414,7 +414,7 @@ class Shard:
             return self.shipping.next_job()
 
     def on_shipped(self, job: ShipJob) -> None:
-        """Finish such a job that has run."""
+        """Finish a shipping job that has run."""
         with self._guard:
             self.shipping.finish(job)
             self.shipping.tick()
@@ -431,7 +431,7 @@ class Shard:
         self.log_time.start()
 
     def heard(self, log_time_ns: int, travelled_s: float) -> None:
-        """Note the leader's log time, as it was this long ago at the most."""
+        """Note the leader's log time of at most ``travelled_s`` seconds ago."""
         self.log_time.heard(log_time_ns, travelled_s)
 
     def offered(self, source: UUID, offer: Offer) -> None:

@@ -183,7 +183,7 @@ class StartRepair:
         wanted = {each.first_index for each in found.in_the_way}
         for first_index in self.repair.damages.keys() - wanted:
             del self.repair.damages[first_index]  # repaired while the replica serves
-        # What it finds damaged itself waits for the start: it may be in nobody's way.
+        # Damage that it finds itself waits for the start, which it may not prevent.
         self._sender = Sender(
             files, log, None, config, send, lambda: 0, lambda _damage: None, lambda: 0
         )

@@ -11,8 +11,9 @@ accepts connections like the others (cluster/transport/accepting.py). What a cal
 * bytes: a head has at most ``header_bytes_max``, and a request has no body;
 * the loop: ``PART_BYTES`` of a connection are parsed in a turn, and no more of it while a request
   is being answered. Requests are answered one in a turn, connection by connection, and at most
-  ``probes_per_s`` and ``pages_per_s`` of all connections together. So whoever sends as many as fit
-  waits for its own answers and delays no call of a client. Probes do not wait for other requests.
+  ``probes_per_s`` and ``pages_per_s`` of all connections together. So a caller that sends as many
+  as fit waits for its own answers, and delays no call of a client. Probes do not wait for other
+  requests.
 """
 
 import asyncio

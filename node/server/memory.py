@@ -38,7 +38,7 @@ class MemoryReserve:
             self._parts.pop()
 
     def release_all(self) -> None:
-        """Give everything back: nothing more is to be done."""
+        """Free all parts; ``release`` has no more to give."""
         self._parts.clear()
 
 

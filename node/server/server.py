@@ -64,7 +64,7 @@ from onelog.ual.directory import Claim, DataDirectory, Node, System, require_dat
 from onelog.ual.errors import is_out_of_memory
 from onelog.ual.files import DiskFiles
 
-# How often readiness is looked at, and the other workers of this node are asked for leaders.
+# How often readiness is checked, and the other workers of this node are asked for leaders.
 LOOK_S = 0.1
 SIBLINGS_S = 0.5
 EXIT_AT_ONCE = 1
@@ -583,7 +583,7 @@ def _on_loop_error(
 
 
 def new_node(config: Config) -> Node:
-    """Return who a directory that is nobody's yet belongs to."""
+    """Return the identity of a new node, for a directory that has no owner."""
     created_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     node_id = UUID(bytes=secrets.token_bytes(16), version=4)
     return Node(node_id, config.node.name, created_at)

@@ -44,6 +44,7 @@ from onelog.cluster.raft.state_comparison import ComparisonStatus
 from onelog.errors import AlreadyExists, FailedPrecondition, NotFound, OnelogError
 from onelog.node.context import NodeContext
 from onelog.node.edge.calls import Call, Elsewhere, gather
+from onelog.node.edge.messages import found
 from onelog.node.edge.operation import applied, fill_header
 from onelog.node.edge.shards import REPAIR_S_MAX, Edge, invalid, parse_namespace
 from onelog.node.membership.balance import HOLD_S, transfer
@@ -52,7 +53,6 @@ from onelog.node.public_errors import (
     damaged,
     error_of_bounds,
     error_of_reason,
-    error_of_refusal,
     error_of_setting,
 )
 from onelog.node.replica.driver import ShardDriver, own_task
@@ -73,7 +73,6 @@ from onelog.projections.limits import HOLD_NAME_SIZE_MAX, TTL_NS_MAX
 from onelog.projections.namespaces import Limits
 from onelog.projections.queue.reads import QueueReads
 from onelog.projections.reasons import Reason
-from onelog.projections.result import Refused
 from onelog.projections.system.commands import (
     Command,
     HoldRelease,
@@ -186,8 +185,8 @@ _CAUSES = {
 class FirstSeen:
     """When each of the things that are there was first seen, by the wall clock.
 
-    It is asked when somebody asks for the status, so that is also who sees. What is gone is
-    forgotten: if it comes again, it is new.
+    Each request for the status updates it. What is gone is forgotten: if it comes again, it is
+    new.
     """
 
     def __init__(self, clock: NodeClock) -> None:
@@ -484,7 +483,7 @@ class Members:
         await self._change(driver, member.membership.without(node_id), deadline_s)
 
     async def transfer(self, shard: int, target: UUID | None, deadline_s: float) -> UUID:
-        """Hand the leadership of a shard over, to stay there; return who has it then."""
+        """Hand the leadership of a shard over, to stay there; return the new leader."""
         return await self._hand_over(shard, target, deadline_s, hold_s=HOLD_S)
 
     async def _hand_over(
@@ -724,13 +723,10 @@ def _make_command(shard: int, request: admin_pb2.SetHoldRequest, replica: Shard)
 
 
 def _judged(command: HoldSet, replica: Shard) -> int:
-    """Return where a hold would stand; refuse what apply would refuse now."""
+    """Return the index that a hold would keep; refuse what apply would refuse now."""
     holds, at = replica.projections.system.holds, (replica.log.last_index + 1, 0)
     judge = holds.moved if command.is_move else holds.created
-    made = judge(command.name, command.index, command.ttl_ns, command.bytes_max, at)
-    if isinstance(made, Refused):
-        raise error_of_refusal(made)
-    return made.index
+    return found(judge(command.name, command.index, command.ttl_ns, command.bytes_max, at)).index
 
 
 def _check_name(name: str) -> str:

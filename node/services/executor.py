@@ -301,9 +301,9 @@ class Message:
         return Step(step.durability, list(left))
 
     def _count_idle(self, span: Span, state: Projections | None, before: Sequence[Span]) -> int:
-        """Return how many operations at the span's start would do nothing, as the state tells.
+        """Return how many operations at the start of the span change nothing in this state.
 
-        It can tell only where nothing before them in the step changes what they look at.
+        Known only if nothing before them in the step changes what they depend on; else 0.
         """
         write = span.operation
         assert isinstance(write, Write), write
@@ -446,7 +446,7 @@ class Message:
     def _fit(self, operation: Write[Any, Any] | Read[Any, Any] | None, position: int) -> None:
         """Replace a result by a refusal if the answer has no room for it.
 
-        A read can be asked again; of a write nobody may say that nothing was done.
+        A read can be repeated; a write may not be reported as refused, since it was done.
         """
         target = self.results[position]
         size = target.ByteSize()
@@ -521,10 +521,10 @@ class Message:
                 break
 
     def part(self, steps: Iterable[Step]) -> tuple[Sequence[int], pipeline_pb2.ExecuteRequest]:
-        """Return a message of what is left to do, and which operations of this one these are.
+        """Return a message of the operations that are left, and their positions in this one.
 
-        In a session everything belongs to one shard, and numbers count on from the first: then it
-        is all that follows, whatever was refused in between.
+        In a session all operations are of one shard, and have consecutive numbers: then these are
+        all after the first that is left, including refused ones in between.
         """
         positions: Sequence[int] = sorted(position for step in steps for position in step.positions)
         part = pipeline_pb2.ExecuteRequest(
@@ -681,7 +681,7 @@ class Executor:
             await fill_content(self._edge, shard, lacking, call, message.budget)
 
     async def _read(self, message: Message, shard: int, step: Step, call: Call) -> None:
-        """One read for all that want it equally fresh; each may wait for an index of its own."""
+        """Make one read for all that ask for the same freshness and index."""
         alike: dict[tuple[int, int, int], list[Span]] = {}
         for span in step.spans:
             options = span.options
@@ -719,7 +719,7 @@ class Executor:
             with_cost=message.with_cost or any(span.options.with_cost for span in spans),
         )
         view = await self._edge.read(shard, wanted, call)
-        # All looks at the live state come first: it changes with each wait.
+        # All reads of the live state come first: it changes with each wait.
         looks = [(span, *message.look(view, span)) for span in spans]
         for _, longer, _ in looks:
             await self._finish(message, longer)

@@ -17,7 +17,7 @@ from typing import Any
 
 from onelog.errors import TooLarge
 from onelog.node.edge.calls import Call
-from onelog.node.edge.messages import fill_item
+from onelog.node.edge.messages import fill_item, found
 from onelog.node.edge.operation import (
     Look,
     Operations,
@@ -104,13 +104,17 @@ def check_keys(keys: Sequence[bytes]) -> None:
 
 
 def check_written(keys: Sequence[bytes]) -> None:
-    """Refuse keys that nobody may write."""
+    """Refuse reserved keys."""
     check_keys(keys)
     joined = b"".join(keys)  # one search in place of one for each key
-    if any(prefix in joined for prefix in KEYS_RESERVED) and any(
-        key.startswith(KEYS_RESERVED) for key in keys
-    ):
-        name = next(key for key in keys if key.startswith(KEYS_RESERVED))
+    for prefix in KEYS_RESERVED:
+        if prefix in joined:
+            _refuse_reserved(keys)
+
+
+def _refuse_reserved(keys: Sequence[bytes]) -> None:
+    name = next((key for key in keys if key.startswith(KEYS_RESERVED)), None)
+    if name is not None:
         error = error_of_reason(Reason.KEY_RESERVED)
         name_subject(error, kv_pb2.KeyValue(key=name))
         raise error
@@ -406,13 +410,6 @@ def _txn_names(request: kv_pb2.TxnRequest) -> list[bytes]:
 # Answers
 
 
-def found(result: Any) -> Any:
-    """Return what a read returned; raise why it was refused."""
-    if isinstance(result, Refused):
-        raise error_of_refusal(result)
-    return result
-
-
 def _answer_txn(request: kv_pb2.TxnRequest, answer: kv_pb2.TxnResponse, outcome: Applied) -> None:
     answer.succeeded = outcome.number == TOOK_THEN
     operations = request.then if answer.succeeded else request.otherwise
@@ -592,7 +589,7 @@ TOKEN_VERSION = b"\x01"
 
 
 class KvService:
-    """What ``OPERATIONS`` lacks of ``kv.proto``: calls over several shards."""
+    """The calls of ``kv.proto`` over several shards; all others are in ``OPERATIONS``."""
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge

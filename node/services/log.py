@@ -274,7 +274,7 @@ class LogService:
                 self._give_way(len(chunk), applied)
 
     def _wanted(self, request: log_pb2.ReadLogFramesRequest) -> Wanted:
-        """Return what is asked for, refusing what nobody can mean."""
+        """Return the requested range; refuse one that makes no sense."""
         shard = self._edge.check_shard(request.shard)
         first, last = request.first_index, request.last_index
         if not first or not last:

@@ -10,6 +10,7 @@ from typing import Any
 
 from onelog.errors import FailedPrecondition, NotFound, OnelogError, OutcomeUnknown
 from onelog.node.edge.calls import Call, Elsewhere, stopping
+from onelog.node.edge.messages import found
 from onelog.node.edge.operation import answer_written, applied, fill_header
 from onelog.node.edge.pages import list_by_name
 from onelog.node.edge.shards import (
@@ -19,14 +20,12 @@ from onelog.node.edge.shards import (
     parse_session,
     write_options,
 )
-from onelog.node.public_errors import error_of_refusal
 from onelog.node.services import queue_operations as op
 from onelog.node.services.queue_delivery import Consumers, Lines, Returns
 from onelog.projections.queue import commands
 from onelog.projections.queue.limits import PURGE_MESSAGES_MAX, QUEUE_NAME_SIZE_MAX
 from onelog.projections.queue.message import decode_cursor
 from onelog.projections.reasons import Reason
-from onelog.projections.result import Refused
 from onelog.v1 import queue_pb2
 
 # A long poll ends this long before its call's deadline, so that the answer arrives in time.
@@ -180,9 +179,7 @@ class QueueService:
 
         def look(view: View, namespace: str, after: str, limit: int, answer: Any) -> bool:
             state, prefix = view.projections, request.prefix
-            names = state.queue.list_queues(namespace, limit, after, prefix)
-            if isinstance(names, Refused):
-                raise error_of_refusal(names)
+            names = found(state.queue.list_queues(namespace, limit, after, prefix))
             for name, _ in names:
                 op.fill_info(state, answer.queues.add(), op.find_queue(state, namespace, name))
             return len(names) == limit and bool(

@@ -83,7 +83,7 @@ class Absent:
         self._terms: dict[int, _Term] = {}  # by shard
 
     def __len__(self) -> int:
-        """Return how many consumers messages are kept for."""
+        """Return the number of consumers whose messages are kept."""
         return sum(len(each.kept) for each in self._terms.values())
 
     async def run(self) -> None:

@@ -181,7 +181,7 @@ class Credit:
             self._drop(held, ids)
 
     def _drop(self, held: Held, ids: Sequence[int]) -> None:
-        """Forget those of the messages that are not leased to the stream any more."""
+        """Forget messages that are no longer leased to the stream."""
         queue = self._shard.projections.queue.queue_by_id(held.queue_id)
         by_id = held.by_id
         for message_id in ids:
@@ -349,7 +349,7 @@ class Returns:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
-        """Return for how many clients that is under way."""
+        """Return the number of clients whose messages are being released."""
         return len(self._tasks)
 
     def begin(

@@ -376,7 +376,7 @@ def find_passed(state: Projections, queue: QueueState) -> Ranges:
 
 
 def was_answered(state: Projections, session: SessionRef) -> bool:
-    """Whether a request came before, or its session is over: then the log has to tell."""
+    """Whether a request is a repetition, or its session has ended: then apply has to decide."""
     found = state.system.sessions.get(session.session)
     return (
         found is None

@@ -36,7 +36,7 @@ def _find_v1alpha() -> Any:
 
 
 def _find_v1() -> Any:
-    """Return the service of v1, made of v1alpha's if nobody has loaded it."""
+    """Return the service of v1, made of v1alpha's if it is not loaded."""
     try:
         return _POOL.FindServiceByName(f"{_V1}.{_NAME}")
     except KeyError:
@@ -116,7 +116,7 @@ def _find_file(symbol: str) -> Any:
 
 
 def _fill_files(answer: Any, file: Any) -> None:
-    """Put a file in, and all that it imports."""
+    """Add a file and all that it imports, directly or not."""
     files, waiting = {file.name: file}, [file]
     while waiting:
         for each in waiting.pop().dependencies:

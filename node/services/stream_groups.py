@@ -38,7 +38,7 @@ from onelog.node.edge.shards import (
     parse_session,
     write_options,
 )
-from onelog.node.public_errors import error_of_bounds, error_of_reason, error_of_refusal
+from onelog.node.public_errors import error_of_bounds, error_of_reason
 from onelog.node.replica.driver import ShardDriver, own_task
 from onelog.node.services.stream_operations import (
     encode_checked,
@@ -51,7 +51,7 @@ from onelog.projections.limits import U64_MAX
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Duplicate, Refused
 from onelog.projections.shard_state import Projections
-from onelog.projections.stream.commands import Claim, Deliver, decode_command
+from onelog.projections.stream.commands import Claim, Deliver, GroupHeartbeat, decode_command
 from onelog.projections.stream.filters import EVERYTHING, RecordFilter
 from onelog.projections.stream.groups import Group
 from onelog.projections.stream.limits import OFFSETS_MAX, PENDING_MAX, READ_SIZE_MAX
@@ -137,6 +137,7 @@ class Fetches:
         await self._edge.read(asked.shard, _PRESENT, call)
         until_s = min(self._clock.now_s() + wait_s, call.deadline_s - ANSWER_S)
         _, group = self._look(asked)
+        await self._renew(asked, group, call)
         place = asked.shard, group.id, 0 if group.head.config.shared else asked.member
         line = self._lines.setdefault(place, _Line())
         line.count += 1
@@ -197,6 +198,18 @@ class Fetches:
                 fill_log_read(answer.header.cost, log, passed.visit_count, passed.lowest)
         return answer
 
+    async def _renew(self, asked: _Asked, group: Group, call: Call) -> None:
+        """Renew the member's session if a third of it has passed: a fetch is a heartbeat.
+
+        Whatever its outcome: who looks at the group next finds the member in it, or not.
+        """
+        driver = self._edge.leading(asked.shard)
+        member = group.members.rows[asked.member]
+        left_ns = member.deadline_ns - driver.shard.log_time.now_ns()
+        if left_ns * 3 <= member.session_ns * 2:
+            beat = GroupHeartbeat(asked.stream, asked.group, asked.member)
+            await driver.propose([encode_checked(beat, asked.namespace)], call.deadline_s)
+
     # A turn
 
     async def _take_turn(
@@ -207,7 +220,7 @@ class Fetches:
         answer: stream_pb2.FetchRecordsResponse,
         call: Call,
     ) -> stream_pb2.FetchRecordsResponse:
-        """Take what there is, or wait for something to be there."""
+        """Claim or deliver what is ready, or wait until something is."""
         before = self._before(asked)
         if before is not None:
             written = Written(asked.shard, before.index, (before,))
@@ -228,7 +241,7 @@ class Fetches:
         return self._nothing(asked, answer, ready.passed)
 
     async def _wait(self, ready: "_Ready", line: _Line, asked: _Asked, until_s: float) -> bool:
-        """Wait until there is something to look at; False: there was nothing in time."""
+        """Wait until ``ready`` says so; False if it did not in time."""
         if ready():
             return True
         line.is_idle = True
@@ -239,16 +252,13 @@ class Fetches:
             line.is_idle = False
 
     def _before(self, asked: _Asked) -> Duplicate | None:
-        """Return what became of the same request of the same session, if it came before."""
+        """Return the outcome of the same request of the same session, if this is a repetition."""
         if asked.session is None:
             return None
-        # A repetition is told by who asks, whatever was claimed or delivered then.
+        # A repetition is recognised by its caller, whatever was claimed or delivered then.
         fetch = Claim(asked.stream, asked.group, asked.member, asked.generation, 0, asked.limit)
         draft = encode_checked(fetch, asked.namespace, asked.session)
-        before = self._edge.leading(asked.shard).shard.projections.router.answered(draft)
-        if isinstance(before, Refused):
-            raise error_of_refusal(before)
-        return before
+        return found(self._edge.leading(asked.shard).shard.projections.router.answered(draft))
 
     def _look(self, asked: _Asked) -> tuple[StreamState, Group]:
         """Return stream and group of a fetch, if this node leads and its member may take."""
@@ -318,7 +328,7 @@ class Fetches:
     async def _pass_over(self, asked: _Asked, passed: "_Passed", call: Call) -> None:
         """Move the cursors behind records that the filter left out.
 
-        Whatever its outcome: the next fetch looks at the same records again.
+        The outcome does not matter: without it, the next fetch visits the same records again.
         """
         stream, group = self._look(asked)
         cursors = group.cursors.rows
@@ -480,7 +490,7 @@ class _Ready:
         return self.is_returned(stream, group)
 
     def is_returned(self, stream: StreamState, group: Group) -> bool:
-        """Tell whether there is a record that nobody holds any more, as of a moment ago."""
+        """Tell whether there was a pending record without a holder, at the last check."""
         if not group.pending.rows:
             return False
         now_s = self._shard.clock.now_s()
@@ -494,7 +504,7 @@ class _Ready:
 
 
 class _Passed:
-    """What one fetch has looked at: up to where in each partition, how much, from where on."""
+    """What one fetch has visited: how far in each partition, how many records, from which on."""
 
     def __init__(self) -> None:
         self._mark: tuple[int, int, RecordFilter] | None = None

@@ -91,7 +91,7 @@ def check_stream(name: str) -> str:
 
 
 def check_group(name: str) -> str:
-    """Return a name that a group can have."""
+    """Return the name of a group; refuse an invalid one."""
     size = len(name.encode())
     if not 0 < size <= GROUP_NAME_SIZE_MAX:
         raise error_of_reason(Reason.GROUP_NAME_INVALID, size)
@@ -103,10 +103,10 @@ def parse_names(request: Any) -> tuple[str, str]:
     return check_stream(request.stream), check_group(request.group)
 
 
-def parse_ns(what: str, milliseconds: int, reason: Reason, limit_ns: int = TTL_NS_MAX) -> int:
+def parse_ns(what: str, milliseconds: int, reason: Reason) -> int:
     """Return a time in nanoseconds; absurd ones are refused."""
-    if milliseconds * 1_000_000 > limit_ns:
-        raise error_of_bounds(reason, what, milliseconds, limit_ns // 1_000_000, 0)
+    if milliseconds * 1_000_000 > TTL_NS_MAX:
+        raise error_of_bounds(reason, what, milliseconds, TTL_NS_MAX // 1_000_000, 0)
     return milliseconds * 1_000_000
 
 
@@ -121,7 +121,7 @@ def parse_partition(request: Any) -> int:
 
 
 def parse_limit(limit: int, default: int, limit_max: int) -> int:
-    """Return how many are wanted."""
+    """Return the limit of a request, or the default; refuse one that is too large."""
     if limit > limit_max:
         raise error_of_bounds(Reason.LIMIT_INVALID, "limit", limit, limit_max)
     return limit or default

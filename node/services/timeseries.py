@@ -16,7 +16,7 @@ from typing import Any
 
 from onelog.errors import NotFound, OnelogError
 from onelog.node.edge.calls import Call
-from onelog.node.edge.messages import count_values, pack_points, parse_runs
+from onelog.node.edge.messages import count_values, found, parse_runs
 from onelog.node.edge.operation import (
     Look,
     Operations,
@@ -42,6 +42,7 @@ from onelog.node.public_errors import (
     error_of_refusal,
     error_of_setting,
 )
+from onelog.packed import GROUPS, PointsPacker
 from onelog.projections.codec import U64, SessionRef, read_prefix
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied, Refused
@@ -302,14 +303,13 @@ def _query(
     view: View, namespace: str
 ) -> Look[timeseries_pb2.QueryRequest, timeseries_pb2.QueryResponse]:
     async def run(query: Query, answer: timeseries_pb2.QueryResponse) -> None:
-        def pack(found: Found) -> bytes:
-            message = timeseries_pb2.QueryResponse(scanned_count=found.scanned_count)
-            for row in found.rows:
-                columns = ((query.field, row.values),)
-                message.groups.append(pack_points(dict(row.tags), row.times, columns))
-            return bytes(message.SerializeToString())
+        def encode(found: Found) -> bytes:
+            head = timeseries_pb2.QueryResponse(scanned_count=found.scanned_count)
+            pack, field = PointsPacker(GROUPS).pack, query.field
+            groups = [pack(row.tags, row.times, [(field, row.values)]) for row in found.rows]
+            return b"".join([head.SerializeToString(), *groups])
 
-        data, tier, index = await view.edge.series_reads.query(view, namespace, query, pack)
+        data, tier, index = await view.edge.series_reads.query(view, namespace, query, encode)
         answer.MergeFromString(data)
         answer.header.applied_index = index
         if view.with_cost:
@@ -365,10 +365,10 @@ def _get_measurement(
         request: timeseries_pb2.GetMeasurementRequest,
         answer: timeseries_pb2.GetMeasurementResponse,
     ) -> None:
-        found = find_measurement(view.projections.series, namespace, request.measurement)
-        if isinstance(found, Refused):
-            raise error_of_refusal(found)
-        fill_measurement(answer.measurement, namespace, describe_measurement(found))
+        measurement = found(
+            find_measurement(view.projections.series, namespace, request.measurement)
+        )
+        fill_measurement(answer.measurement, namespace, describe_measurement(measurement))
 
     return look
 

@@ -58,7 +58,7 @@ DISPOSE_ITEMS = 512  # between two checks of the clock
 
 
 class BuildCancelled(Exception):
-    """Nobody waits for the state any more."""
+    """The last caller that waited for the state has left."""
 
 
 class Pace:
@@ -104,7 +104,7 @@ class PastBuild:
         return self.snapshots[0].index + 1 if self.snapshots else 1
 
     def run(self) -> None:
-        """Build the state, on any thread; ``state`` stands at ``index`` then."""
+        """Build the state, on any thread; afterwards ``state`` is that at ``index``."""
         if self.state is None:
             self.state = start_past(
                 self.files,
@@ -118,7 +118,7 @@ class PastBuild:
         self.state.advance(self._entries, self.index)
 
     def _entries(self, first_index: int, last_index: int) -> Iterator[Entry]:
-        """Yield committed entries from the live log, whose files stay readable to who has them."""
+        """Yield committed entries from the live log; files deleted meanwhile stay readable."""
         pace = self.pace
         for entry in self.log.scan(first_index, last_index):
             pace()
@@ -374,7 +374,7 @@ class PastStates:
             self._sweep()
 
     def _give_way(self, number: int, index: int) -> None:
-        """Drop a state that stands where another is to be built, because it began too late."""
+        """Drop a state at the index of a new one, because its replay began too late."""
         kept = self._kept.get((number, index))
         if kept is None:
             return

@@ -465,7 +465,7 @@ MAKERS: dict[int, Maker] = {
 
 
 def make_events(projections: Projections, entry: Entry, owners: Container[int]) -> list[Event]:
-    """Return what an entry did that took effect, to the models that somebody wants to hear of."""
+    """Return the events of an entry that took effect, of the watched models."""
     found: list[Event] = []
     maker = MAKERS.get(entry.owner) if entry.owner in owners else None
     if maker is not None:

@@ -105,8 +105,8 @@ class Filters:
 class Page:
     """One message on its way; what it holds is ``items``, and ``size`` the bytes of it, at most.
 
-    Whatever is alone goes in, however large: what one entry says and a key's value before it fit
-    into a message. Together with others it does so up to PAGE_BYTES_MAX. (A tail that reads the log
+    A single item of any size goes in: the events of one entry, with the key's previous value, fit
+    into a message. Several go in up to PAGE_BYTES_MAX. (A tail that reads the log
     may end with a record that goes beyond that, which fits as well.)
     """
 
@@ -266,7 +266,7 @@ class Source:
         entries, results = self._groups.popleft()
         live = {feed for feed in self._feeds if feed.is_live}
         if entries[0].index != self.head + 1:
-            # The state came from a peer, and entries are missing: the log says how many.
+            # The state came from a peer, so entries are missing: readers of the log see how many.
             for feed in live:
                 feed.fall_behind()
         elif live:

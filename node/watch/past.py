@@ -183,7 +183,7 @@ class PastReader:
 
 
 def _ends(entries: Sequence[Entry]) -> list[int]:
-    """Return for each entry where a state may stand that knows it: not inside of its batch."""
+    """Return for each entry the index of a state that has applied it: not one inside its batch."""
     ends: list[int] = []
     batch_last = 0
     for entry in entries:

@@ -69,7 +69,7 @@ class Present:
 
 
 def _retrieve(task: "asyncio.Task[int]") -> None:
-    """Look at an error of a task that nobody may wait for any more."""
+    """Retrieve the error of a task that may have no waiter: asyncio would log it."""
     if not task.cancelled():
         task.exception()
 

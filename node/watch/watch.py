@@ -116,7 +116,7 @@ class Part(Protocol):
         """Say from where to resume."""
 
     async def close(self) -> None:
-        """Hear of nothing any more."""
+        """Stop following."""
 
 
 class Follower:
@@ -182,7 +182,7 @@ class Follower:
                 return self._message(self._new_page())
 
     async def aclose(self) -> None:
-        """Follow nothing any more."""
+        """Stop following all shards."""
         for part in self.parts:
             await part.close()
 
@@ -225,7 +225,7 @@ async def _place(
 ) -> str | None:
     """Return where a shard is served whose cursor is not applied here, None for here after all.
 
-    An index that nobody has come to is refused.
+    An index that no replica has applied is refused.
     """
     topology, driver = edge.context.topology, edge.context.drivers.get(shard)
     if driver is None:
@@ -243,7 +243,7 @@ async def _place(
     if index >= INDEX_MAX:
         raise invalid("CURSOR_INVALID", f"there is no index {index}")
     try:
-        # What a leader has applied behind a read is all that any replica has acknowledged.
+        # After a read, the leader has applied all that any replica has.
         error = await edge.leading(shard).read(edge.context.clock.now_s() + LEADERSHIP_WAIT_S)
         if error is not None:
             raise edge.failure(shard, error)

@@ -8,13 +8,14 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from onelog.cli.command import IfMissing, Session, command, group
+from onelog.cli.command import IfMissing, Session, command, create_or_find, group
 from onelog.cli.connect import CONNECT_S, VARIABLES
 from onelog.cli.failure import EXIT_NOT_FOUND, EXIT_REFUSED, CommandFailed
 from onelog.cli.output import cell, counted, progress, shown_hash, to_document, to_word
@@ -36,7 +37,11 @@ if TYPE_CHECKING:
 U32_MAX = (1 << 32) - 1
 LEARNER, VOTER = "learner", "voter"
 
-member_app = group("Members of the cluster: list, add, promote, remove.")
+member_app = group(
+    "Members of the cluster: list, add, promote, remove.",
+    "onelog admin members list",
+    "onelog admin members list --json",
+)
 
 NodeId = Annotated[str, typer.Argument(metavar="NODE_ID", help="The node.")]
 
@@ -142,7 +147,12 @@ def _roles(admin: "Admin", node_id: str) -> set[str]:
 
 # Namespace
 
-namespace_app = group("Namespaces and their limits.")
+namespace_app = group(
+    "Namespaces and their limits.",
+    "onelog admin namespaces create orders --if-missing",
+    "onelog admin namespaces list",
+    "onelog kv put a 1 --namespace orders",
+)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The namespace.")]
 VersionsMax = Annotated[
@@ -214,8 +224,8 @@ def create(
     from onelog.v1 import admin_pb2
 
     limits = _limits(admin_pb2.NamespaceLimits(), versions, value_size, keys, tombstones)
-    session.client.admin.create_namespace(name, limits, exist_ok=if_missing)
-    what = "exists" if if_missing else "created"
+    make = partial(session.client.admin.create_namespace, name, limits)
+    _, what = create_or_find(make, if_missing)
     session.output.result({"namespace": name}, f"namespace {name} {what}")
 
 
@@ -279,7 +289,12 @@ def namespace_list_(session: Session) -> None:
 
 # Hold
 
-hold_app = group("Holds: parts of the log that a reader still needs.")
+hold_app = group(
+    "Holds: parts of the log that a reader still needs.",
+    "onelog admin hold set morning-export --from-start --for 2d",
+    "onelog admin hold list",
+    "onelog admin hold release morning-export",
+)
 
 HoldName = Annotated[str, typer.Argument(metavar="NAME", help="The hold.")]
 _INDEX = re.compile(r"(?:([0-9]{1,9})=)?([0-9]{1,20})")
@@ -420,7 +435,12 @@ def _indexes(session: Session, text: str | None) -> dict[int, int]:
 
 # Sessions
 
-session_app = group("Sessions: what makes the retries of writes exact, for programs without ours.")
+session_app = group(
+    "Sessions: what makes the retries of writes exact, for programs without ours.",
+    "ID=$(onelog admin session open --ttl 10m)",
+    "onelog admin session keep $ID",
+    "onelog admin session close $ID",
+)
 
 OfShard = Annotated[
     int, typer.Option("--shard", min=0, max=U32_MAX, metavar="N", help="The session's shard.")
@@ -566,7 +586,8 @@ def _nodes(session: Session, only: str | None) -> Iterator[tuple[str, str]]:
         yield only, only
 
 
-def _shown_past(time_ns: int) -> str:
+def _shown_moment(time_ns: int) -> str:
+    """Format a time; the first entry of a log has none."""
     return shown_time(time_ns) if time_ns else "-"
 
 
@@ -587,7 +608,7 @@ def _print_status(session: Session, found: "admin_pb2.GetStatusResponse", endpoi
         ("applied", lambda each: each.applied_index),
         ("snapshot", lambda each: each.snapshot_index),
         ("past from", lambda each: each.snapshots.first_as_of_index),
-        ("past since", lambda each: _shown_past(each.snapshots.first_as_of_ns)),
+        ("past since", lambda each: _shown_moment(each.snapshots.first_as_of_ns)),
         ("lag", lambda each: max((lag.proposals for lag in each.lags), default=None)),
         ("contents", lambda each: {name: n for name, n in sorted(each.counts.items()) if n}),
     ))  # fmt: skip
@@ -706,7 +727,7 @@ def config(session: Session) -> None:
 
 @command(ping_app)
 def ping(session: Session) -> None:
-    """Ask every node for a sign of life; exits with 5 if one does not answer.
+    """Ask every node for an answer; exits with 5 if one does not give it.
 
     \b
     Examples:
@@ -769,7 +790,7 @@ def describe_log(session: Session, shard: Shard) -> None:
 
 
 ToFile = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FILE", help="Where to; - is stdout.")
+    Path, typer.Option("--output", "-o", metavar="FILE", help="The output file; - is stdout.")
 ]
 
 
@@ -813,7 +834,7 @@ def fetch_snapshot(
     shard: Shard,
     *,
     index: Annotated[
-        int, typer.Option("--index", min=0, metavar="INDEX", help="Which; 0: the newest.")
+        int, typer.Option("--index", min=0, metavar="INDEX", help="Its index; 0: the newest.")
     ] = 0,
     output: ToFile,
     node: Node = None,
@@ -861,8 +882,8 @@ def log_ranges(session: Session, shard: Shard, *, node: Node = None) -> None:
         ("entries", lambda each: each.entry_count),
         ("bytes", lambda each: each.size),
         ("tier", lambda each: to_word(common_pb2.Tier, each.tier)),
-        ("from", lambda each: shown_time(each.first_timestamp_ns)),
-        ("to", lambda each: shown_time(each.last_timestamp_ns)),
+        ("from", lambda each: _shown_moment(each.first_timestamp_ns)),
+        ("to", lambda each: _shown_moment(each.last_timestamp_ns)),
     ))  # fmt: skip
     session.output.result(None, f"committed up to {found.commit_index}")
 
@@ -941,7 +962,7 @@ def read_log(
         endpoint=node,
     )
     for count, entry in enumerate(entries, 1):
-        moment = shown_time(entry.timestamp_ns) if entry.timestamp_ns else "-"
+        moment = _shown_moment(entry.timestamp_ns)
         text = (
             f"{entry.index:>10}  {entry.term:>5}  {moment:<30}  "
             f"{shown_type(entry.entry_type):<24}  {cell(entry.payload)}"

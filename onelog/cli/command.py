@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -137,8 +137,10 @@ ALIASES = {
     "set": ("put",),
     "sub": ("consume", "tail"),
 }
-# Where the flags that stood before a command's name are kept until it is known.
+# Where flags before a command's name are kept until the command is known.
 _EARLY = "onelog.early_flags"
+
+T = TypeVar("T")
 
 
 Raw = Annotated[
@@ -195,7 +197,7 @@ class Session:
 
     def check_same_shard(self, kind: str, name: str, dead_letters: str) -> None:
         """Refuse a name for dead letters that may be in another shard, before it is created."""
-        from onelog.client.topology import routing_key
+        from onelog.routing import routing_key
 
         if routing_key(name.encode()) == routing_key(dead_letters.encode()):
             return
@@ -331,6 +333,18 @@ class Group(TyperGroup):
         if alias in self.commands:
             return None
         return next((name for name in ALIASES.get(alias, ()) if name in self.commands), None)
+
+
+def create_or_find(create: Callable[..., T], if_missing: bool) -> tuple[T, str]:  # noqa: FBT001 - a flag
+    """Create a thing; with ``if_missing`` it may exist. Return what it did, in a word, too."""
+    from onelog.errors import AlreadyExists
+
+    try:
+        return create(exist_ok=False), "created"
+    except AlreadyExists:
+        if not if_missing:
+            raise
+    return create(exist_ok=True), "exists"
 
 
 def first_sentence(command: Any) -> str:

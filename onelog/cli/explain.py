@@ -23,7 +23,7 @@ class Explained(NamedTuple):
 @app.command()
 def explain(
     reasons: Annotated[
-        list[str] | None, typer.Argument(metavar="[REASON]...", help="Of which; else of all.")
+        list[str] | None, typer.Argument(metavar="[REASON]...", help="The reasons; default: all.")
     ] = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,

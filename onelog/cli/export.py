@@ -197,7 +197,14 @@ SAID_SIZE_MAX = 500  # characters of Java's output in an error
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 _CONNECTION = ("endpoints", "tls", "tls_ca", "tls_cert", "tls_key", "tls_name", "config")
-_HELP = "Views of the log as files: Parquet, ORC, JSON or CSV, with a receipt to verify them."
+_HELP = """Views of the log as files: Parquet, ORC, JSON or CSV, with a receipt to verify them.
+
+\b
+Examples:
+  onelog export kv_operations ./keys --data ./onelog-data
+  onelog export log ./all --since ./all
+  onelog export verify ./keys
+"""
 
 
 class ExportGroup(Group):

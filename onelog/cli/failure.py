@@ -17,7 +17,6 @@ EXTRAS = {
     "grpc_health": "server",
     "grpc_reflection": "server",
     "httptools": "server",
-    "lmdb": "server",
     "pcodec": "server",
     "prometheus_client": "server",
     "pyarrow": "spark",

@@ -5,16 +5,18 @@ single steps, for scripts: after each of them the member lives for its session.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onelog.cli.command import IfMissing, Raw, Session, command, group
+from onelog.cli.command import IfMissing, Raw, Session, command, create_or_find, group
 from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed
-from onelog.cli.output import cell, counted, plain, shown_headers
+from onelog.cli.output import cell, counted, note, plain, shown_headers
 from onelog.cli.values import (
     dead_letters_name,
     duration_s,
+    offset_number,
     parse_headers,
     parse_number_pairs,
     shown_time,
@@ -23,7 +25,7 @@ from onelog.cli.values import (
 )
 
 if TYPE_CHECKING:
-    from onelog import Record, RecordFilter
+    from onelog import GroupConfig, Record, RecordFilter
     from onelog.client.sync.group import Consumer, Group
 
 app = group(
@@ -112,14 +114,18 @@ def parse_filter(
     return RecordFilter(wanted, tuple(tags or ()), named, to_bytes(key_prefix))
 
 
-def _dead_letters(session: Session, stream: str, name: str | None) -> str | None:
-    """Return the name of the stream for dead letters, which is created if it does not exist."""
-    if not name and name is not None:
-        name = dead_letters_name(stream)
+def _create_dead_letters(session: Session, stream: str, config: "GroupConfig") -> None:
+    """Create the stream for dead letters if it does not exist."""
+    name = config.dead_letter_stream
+    if bool(config.max_deliveries) != bool(name):
+        raise CommandFailed(
+            "USAGE",
+            "--max-deliveries and --dead-letters need each other; --dead-letters may stand without "
+            "a value",
+        )
     if name:
         session.check_same_shard("streams", stream, name)
         session.client.stream(name).create(exist_ok=True)
-    return name
 
 
 @command(app)
@@ -129,7 +135,10 @@ def create(
     name: GroupName,
     *,
     from_offset: Annotated[
-        int | None, typer.Option("--from", min=0, metavar="OFFSET", help="Begin at this offset.")
+        int | None,
+        typer.Option(
+            "--from", metavar="OFFSET", parser=offset_number, help="Begin at this offset, or start."
+        ),
     ] = None,
     since: Annotated[
         int, typer.Option("--since", metavar="WHEN", parser=time_ns, help="Begin at this time.")
@@ -150,7 +159,7 @@ def create(
 
     \b
     Examples:
-      onelog stream group create events billing --from 0
+      onelog stream group create events billing --from start
       onelog stream group create events alerts --tag alert --header severity
       onelog stream group create events mails --max-deliveries 3 --dead-letters
       onelog stream group create events mailing --shared --since now-1h
@@ -159,12 +168,14 @@ def create(
     from onelog import GroupConfig
 
     only = parse_filter(keys, tags, headers, key_prefix)
-    dead_letters = _dead_letters(session, stream, dead_letters)
+    if dead_letters == "":
+        dead_letters = dead_letters_name(stream)
     config = GroupConfig(bool(shared), max_deliveries or 0, dead_letters or "", only)
-    _group(session, stream, name).create(
-        from_offset=from_offset, from_ns=since, config=config, exist_ok=if_missing
+    _create_dead_letters(session, stream, config)
+    make = partial(
+        _group(session, stream, name).create, from_offset=from_offset, from_ns=since, config=config
     )
-    what = "exists" if if_missing else "created"
+    _, what = create_or_find(make, if_missing)
     session.output.result({"stream": stream, "group": name}, f"group {name} {what}")
 
 
@@ -201,13 +212,18 @@ def configure(
     old, only = target.info().config, parse_filter(keys, tags, headers, key_prefix)
     if only is None and not all_records:
         only = old.only
-    dead_letters = _dead_letters(session, stream, dead_letters)
+    if dead_letters == "":
+        dead_letters = dead_letters_name(stream)
+    elif dead_letters is None and max_deliveries == 0:
+        dead_letters = ""  # nothing dies any more
     config = GroupConfig(
         old.shared if shared is None else shared,
         old.max_deliveries if max_deliveries is None else max_deliveries,
         old.dead_letter_stream if dead_letters is None else dead_letters,
         only,
     )
+    if dead_letters is not None or max_deliveries is not None:
+        _create_dead_letters(session, stream, config)
     target.configure(config)
     session.output.result({"group": name, "config": config}, f"group {name} configured")
 
@@ -309,7 +325,10 @@ def seek(
     name: GroupName,
     *,
     offset: Annotated[
-        int | None, typer.Option("--to", min=0, metavar="OFFSET", help="To this offset.")
+        int | None,
+        typer.Option(
+            "--to", metavar="OFFSET", parser=offset_number, help="To this offset, or start."
+        ),
     ] = None,
     at: Annotated[
         int | None, typer.Option("--at", metavar="WHEN", parser=time_ns, help="To this time.")
@@ -322,7 +341,7 @@ def seek(
 
     \b
     Examples:
-      onelog stream group seek events billing --to 0
+      onelog stream group seek events billing --to start
       onelog stream group seek events billing --at now-1h
     """
     if (offset is None) == (at is None):
@@ -351,6 +370,8 @@ def consume(
       onelog stream group consume events billing --json
       onelog stream group consume events billing --limit 1 --raw > record
     """
+    from onelog.errors import FailedPrecondition
+
     session.output.check_raw(raw)
     with _group(session, stream, name).join(limit=limit or 100) as member:
         for count, record in enumerate(member, 1):
@@ -359,7 +380,12 @@ def consume(
                 session.output.raw(record.value)
             else:
                 session.output.line(record, f"{place}  {cell(record.key)}  {cell(record.value)}")
-            member.ack(record)
+            try:
+                record.ack()
+            except FailedPrecondition as error:
+                if error.reason != "RECORD_NOT_PENDING":
+                    raise
+                note(f"{place} is delivered again: the session of this member had run out")
             if count == limit:
                 return
 

@@ -35,7 +35,13 @@ if TYPE_CHECKING:
 LOOK_S = 0.2
 TERMINATE_S = 10.0
 
-lease_app = group("Leases: keys put with a lease are deleted when it ends.")
+lease_app = group(
+    "Leases: keys put with a lease are deleted when it ends.",
+    "ID=$(onelog kv lease grant 30s --key 'online{bob}')",
+    "onelog kv put 'online{bob}' yes --lease $ID",
+    "onelog kv lease keep $ID --key 'online{bob}'",
+    "onelog kv lease revoke $ID --key 'online{bob}'",
+)
 
 LeaseId = Annotated[int, typer.Argument(metavar="ID", min=1, help="The lease.")]
 OfKey = Annotated[
@@ -190,7 +196,12 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 # JSON documents
 
-json_app = group("JSON documents in keys, read and changed in parts.")
+json_app = group(
+    "JSON documents in keys, read and changed in parts.",
+    'onelog kv json set theme . \'{"name": "dark", "sizes": []}\'',
+    "onelog kv json set theme sizes[-1] 12",
+    "onelog kv json get theme sizes[0]",
+)
 
 KeyText = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
 PathText = Annotated[
@@ -436,7 +447,7 @@ def delete_range(
     first: First = None,
     last: Last = None,
     everything: Annotated[bool, typer.Option("--all", help="All keys of the namespace.")] = False,
-    find_shard: RoutingKey = "",
+    routing_key: RoutingKey = "",
     escaped: Escaped = False,
 ) -> None:
     """Delete all keys of a range, some thousands at a time.
@@ -451,7 +462,7 @@ def delete_range(
     with progress("deleting"):
         count = session.client.kv.delete_range(
             **_range(prefix, first, last, escaped),
-            routing_key=to_bytes(find_shard, escaped=escaped),
+            routing_key=to_bytes(routing_key, escaped=escaped),
         )
     session.output.result({"deleted": count}, f"{counted(count, 'key')} deleted")
 
@@ -469,13 +480,13 @@ def list_(
     reserved: Annotated[
         bool, typer.Option("--reserved", help="Also the database's own keys: _ts:…, cg:….")
     ] = False,
-    find_shard: RoutingKey = "",
+    routing_key: RoutingKey = "",
     escaped: Escaped = False,
 ) -> None:
     """List keys in order. With --json one line each, which `kv import` accepts.
 
-    Without a prefix and bounds the keys in which the database keeps settings of measurements and
-    groups are left out.
+    Without a prefix or bounds, keys of the database itself are left out: settings of measurements
+    and groups.
 
     \b
     Examples:
@@ -491,7 +502,7 @@ def list_(
         limit=0 if hides else limit,
         reverse=reverse,
         keys_only=keys_only,
-        routing_key=to_bytes(find_shard, escaped=escaped),
+        routing_key=to_bytes(routing_key, escaped=escaped),
         read=session.read,
     )
     if hides:

@@ -20,6 +20,7 @@ from typing import Any
 
 from onelog.cli.failure import CommandFailed
 from onelog.cli.values import shown_time
+from onelog.errors import OnelogError
 
 # Rows that are held to find the widths of columns; more rows make another table.
 TABLE_ROWS_MAX = 500
@@ -226,6 +227,16 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
         yield lambda count: bar.advance(task, count)
 
 
+@contextmanager
+def naming_lines(before: int, count: int) -> Iterator[None]:
+    """Say in an error of the block which lines of the input were sent together."""
+    try:
+        yield
+    except OnelogError as error:
+        error.add_note(f"in lines {before + 1} to {before + count}")
+        raise
+
+
 # Protobuf messages
 
 
@@ -326,6 +337,8 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def printable(text: str) -> str:
     """Escape control characters: names and values may have been written by anybody."""
+    if text.isprintable():
+        return text
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode()
         for char in text

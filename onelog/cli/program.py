@@ -45,6 +45,8 @@ SECTIONS = {
     "Servers": ("serve", "config", "cluster", "ping", "admin", "log"),
     "Tools": ("demo", "bench", "explain", "call", "spark", "completion"),
 }
+# Where a command is looked for that was given without its group.
+NESTED = ("kv", "queue", "stream", "ts", "admin", "cluster", "log")
 
 
 class Program(Group):
@@ -68,6 +70,17 @@ class Program(Group):
             loaded.short_help = text
             self.commands[cmd_name] = loaded
         return super().get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return a command and its arguments; say in which group a missing one is."""
+        name = args[0]
+        if self.get_command(ctx, name) is None:
+            groups = {each: self.get_command(ctx, each) for each in NESTED}
+            found = [each for each, group in groups.items() if group.get_command(ctx, name)]
+            if found:
+                there = " or ".join(f"'onelog {each} {name}'" for each in found)
+                ctx.fail(f"No such command '{name}'. Did you mean {there}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
         """List the commands by what they are for, without importing them."""

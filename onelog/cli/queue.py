@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from time import monotonic, sleep
@@ -17,9 +18,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onelog.cli.command import IfMissing, Raw, RoutingKey, Session, command, group
+from onelog.cli.command import (
+    IfMissing,
+    Raw,
+    RoutingKey,
+    Session,
+    command,
+    create_or_find,
+    group,
+)
 from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed, find_exit_code
-from onelog.cli.output import cell, counted, progress, shown_headers, to_text
+from onelog.cli.output import cell, counted, naming_lines, progress, shown_headers, to_text
 from onelog.cli.values import (
     dead_letters_name,
     duration_s,
@@ -134,7 +143,8 @@ def _enqueue_lines(target: "Queue", file: Path | None, settings: dict[str, Any])
     count, source = 0, read_lines(file)
     with progress("enqueueing") as advance:
         while chunk := list(islice(source, ENQUEUE_CHUNK)):
-            target.enqueue_many(NewMessage(line, **settings) for line in chunk)
+            with naming_lines(count, len(chunk)):
+                target.enqueue_many(NewMessage(line, **settings) for line in chunk)
             count += len(chunk)
             advance(len(chunk))
     return count
@@ -423,7 +433,12 @@ app = group(
     "onelog queue peek 'mail.dead{mail}'",
     "onelog queue redrive 'mail.dead{mail}'",
 )
-schedule_app = group("Messages that a queue enqueues by itself, by a cron expression in UTC.")
+schedule_app = group(
+    "Messages that a queue enqueues by itself, by a cron expression in UTC.",
+    "onelog queue create reports --if-missing",
+    "onelog queue schedule add reports '30 3 * * *' 'nightly report'",
+    "onelog queue schedule list reports",
+)
 register(app)
 app.add_typer(schedule_app, name="schedule")
 
@@ -481,18 +496,21 @@ TenantWeights = Annotated[
 ]  # fmt: skip
 
 
-def _dead_letters(session: Session, queue: str, name: str | None) -> str | None:
-    """Return the name of the queue for dead letters, which is created if it does not exist."""
-    if not name and name is not None:
-        name = dead_letters_name(queue)
+def _create_dead_letters(session: Session, queue: str, config: "QueueConfig") -> None:
+    """Create the queue for dead letters if it does not exist."""
+    name = config.dead_letter_queue
+    if config.max_deliveries and not name:
+        what = "--max-deliveries needs --dead-letters, which may stand without a value"
+        raise CommandFailed("USAGE", what)
     if name:
         session.check_same_shard("queues", queue, name)
         session.client.queue(name).create(exist_ok=True)
-    return name
 
 
-def _changed(config: "QueueConfig", **given: Any) -> "QueueConfig":
+def _changed(queue: str, config: "QueueConfig", **given: Any) -> "QueueConfig":
     """Return the settings with the given ones changed."""
+    if given["dead_letter_queue"] == "":
+        given["dead_letter_queue"] = dead_letters_name(queue)
     if given["backoff_s"] is not None:
         texts = [each for each in given["backoff_s"].split(",") if each]
         given["backoff_s"] = tuple(duration_s(each) for each in texts)
@@ -539,14 +557,13 @@ def create(
     from onelog import QueueConfig
 
     config = _changed(
-        QueueConfig(), max_deliveries=max_deliveries,
-        dead_letter_queue=_dead_letters(session, queue, dead_letters),
+        queue, QueueConfig(), max_deliveries=max_deliveries, dead_letter_queue=dead_letters,
         visibility_s=visibility, ageing_s=ageing, ttl_s=ttl, dedup_window_s=dedup_window,
         dedup_max=dedup_max, messages_max=messages_max, backoff_s=backoff,
         tenant_weights=tenant_weights,
     )  # fmt: skip
-    queue_id = session.client.queue(queue).create(config, exist_ok=if_missing)
-    what = "exists" if if_missing else "created"
+    _create_dead_letters(session, queue, config)
+    queue_id, what = create_or_find(partial(session.client.queue(queue).create, config), if_missing)
     session.output.result({"queue": queue, "queue_id": queue_id}, f"queue {queue} {what}")
 
 
@@ -575,12 +592,13 @@ def configure(
     """
     target = session.client.queue(queue)
     config = _changed(
-        target.info().config, max_deliveries=max_deliveries,
-        dead_letter_queue=_dead_letters(session, queue, dead_letters),
+        queue, target.info().config, max_deliveries=max_deliveries, dead_letter_queue=dead_letters,
         visibility_s=visibility, ageing_s=ageing, ttl_s=ttl, dedup_window_s=dedup_window,
         dedup_max=dedup_max, messages_max=messages_max, backoff_s=backoff,
         tenant_weights=tenant_weights,
     )  # fmt: skip
+    if dead_letters is not None or max_deliveries:
+        _create_dead_letters(session, queue, config)
     target.configure(config)
     session.output.result({"queue": queue, "config": config}, f"queue {queue} configured")
 
@@ -604,7 +622,7 @@ def list_(
         str, typer.Argument(metavar="PREFIX", help="Only names with this prefix.")
     ] = "",
     *,
-    find_shard: RoutingKey = "",
+    routing_key: RoutingKey = "",
 ) -> None:
     """List queues and their counts of messages.
 
@@ -622,7 +640,7 @@ def list_(
         ("dead", lambda info: info.dead),
         ("", lambda info: "paused" if info.paused else None),
     )
-    found = session.client.queues(prefix, routing_key=find_shard, read=session.read)
+    found = session.client.queues(prefix, routing_key=routing_key, read=session.read)
     session.output.table(found, columns, nothing="there is no such queue")
 
 

@@ -16,13 +16,17 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from onelog.cli.command import Group
+from onelog.cli.command import group
 from onelog.cli.failure import EXIT_STATE_DIVERGED, CommandFailed
 
 HELP_FLAGS = ("--help", "-h")
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
-config_app = typer.Typer(help="Show the settings of a server.", cls=Group, rich_markup_mode=None)
+config_app = group(
+    "Show the settings of a server.",
+    "onelog config show",
+    "onelog config show --config onelog.toml --shards 2 --json",
+)
 
 
 class SettingsCommand(TyperCommand):
@@ -95,13 +99,6 @@ def serve(context: typer.Context) -> None:
         return
     with _server_errors():
         main.serve(context.args, os.environ)
-
-
-@config_app.callback(invoke_without_command=True)
-def config(context: typer.Context) -> None:
-    """Show the settings of a server."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
 
 
 @config_app.command(

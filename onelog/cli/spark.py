@@ -8,7 +8,11 @@ import typer
 from onelog.cli.command import group
 from onelog.cli.output import Output, counted
 
-app = group("What a Spark cluster needs to read and write this database.")
+app = group(
+    "What a Spark cluster needs to read and write this database.",
+    "onelog spark zip",
+    "spark-submit --py-files onelog-spark.zip job.py",
+)
 
 
 @app.command("zip")

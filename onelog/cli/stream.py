@@ -1,8 +1,8 @@
 """``onelog stream``: streams of records. Consumer groups are in ``groups.py``."""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onelog.cli import groups
-from onelog.cli.command import IfMissing, Raw, RoutingKey, Session, command, group
+from onelog.cli.command import (
+    IfMissing,
+    Raw,
+    RoutingKey,
+    Session,
+    command,
+    create_or_find,
+    group,
+)
 from onelog.cli.failure import CommandFailed
 from onelog.cli.groups import Headers, KeyPrefix, Keys, Tags, parse_filter
-from onelog.cli.output import cell, counted, progress, shown_headers
+from onelog.cli.output import cell, counted, naming_lines, progress, shown_headers
 from onelog.cli.values import (
     duration_s,
+    offset_number,
     parse_headers,
     read_lines,
     read_value,
@@ -96,10 +105,8 @@ def create(
     retention = _retention(
         Retention(), age_s=age, size_max=size, count_max=count, past_groups=past_groups
     )
-    stream_id = session.client.stream(stream).create(
-        partitions=partitions, retention=retention, exist_ok=if_missing
-    )
-    what = "exists" if if_missing else "created"
+    make = partial(session.client.stream(stream).create, partitions=partitions, retention=retention)
+    stream_id, what = create_or_find(make, if_missing)
     session.output.result({"stream": stream, "stream_id": stream_id}, f"stream {stream} {what}")
 
 
@@ -146,7 +153,7 @@ def list_(
         str, typer.Argument(metavar="PREFIX", help="Only names with this prefix.")
     ] = "",
     *,
-    find_shard: RoutingKey = "",
+    routing_key: RoutingKey = "",
 ) -> None:
     """List streams.
 
@@ -162,7 +169,7 @@ def list_(
         ("bytes", lambda info: sum(each.size for each in info.partitions)),
         ("groups", lambda info: info.groups),
     )
-    found = session.client.streams(prefix, routing_key=find_shard, read=session.read)
+    found = session.client.streams(prefix, routing_key=routing_key, read=session.read)
     session.output.table(found, columns, nothing="there is no such stream")
 
 
@@ -293,7 +300,8 @@ def _append_lines(
     with progress("appending") as advance:
         while chunk := list(islice(source, APPEND_CHUNK)):
             records = [NewRecord(line, **settings) for line in chunk]
-            appended = target.append_many(records, producer=producer)
+            with naming_lines(count + duplicates, len(chunk)):
+                appended = target.append_many(records, producer=producer)
             repeated = sum(each.duplicate for each in appended)
             count, duplicates = count + len(chunk) - repeated, duplicates + repeated
             producer = producer and producer.after(len(chunk))
@@ -325,8 +333,11 @@ def read(
     stream: StreamName,
     *,
     from_offset: Annotated[
-        int, typer.Option("--from", min=0, metavar="OFFSET", help="From this offset on.")
-    ] = 0,
+        int,
+        typer.Option(
+            "--from", metavar="OFFSET", parser=offset_number, help="From this offset, or start."
+        ),
+    ] = "0",  # type: ignore[assignment] # typer parses it
     to_offset: Annotated[
         int | None, typer.Option("--to", min=0, metavar="OFFSET", help="Up to this offset.")
     ] = None,
@@ -352,14 +363,13 @@ def read(
     session.output.check_raw(raw)
     records: Iterator[Record] = session.client.stream(stream).read(
         from_offset=from_offset, from_ns=since, to_offset=to_offset, partition=partition or 0,
-        only=parse_filter(keys, tags, headers, key_prefix), read=session.read,
+        limit=limit, only=parse_filter(keys, tags, headers, key_prefix), read=session.read,
     )  # fmt: skip
-    chosen = islice(records, min(limit, sys.maxsize)) if limit else records
     if raw:
-        for record in chosen:
+        for record in records:
             session.output.raw(record.value)
         return
-    session.output.table(chosen, RECORD_COLUMNS, nothing="there is no such record")
+    session.output.table(records, RECORD_COLUMNS, nothing="there is no such record")
 
 
 @command(app)
@@ -370,7 +380,10 @@ def tail(
     from_offset: Annotated[
         int | None,
         typer.Option(
-            "--from", min=0, metavar="OFFSET", help="From this offset on; of several: 0, the start."
+            "--from",
+            metavar="OFFSET",
+            parser=offset_number,
+            help="From this offset, or start, which several streams need.",
         ),
     ] = None,
     since: Annotated[
@@ -398,7 +411,7 @@ def tail(
 
     \b
     Examples:
-      onelog stream tail events --from 0 --limit 3
+      onelog stream tail events --from start --limit 3
       onelog stream tail events clicks --since now-1h --limit 1
       onelog stream tail events clicks --json
       onelog stream tail events --limit 1 --raw > record
@@ -427,7 +440,7 @@ def tail(
                 if count == limit:
                     break
     finally:
-        start = "" if from_offset is None else f"--from {from_offset} "
+        start = "" if from_offset is None else f"--from {from_offset or 'start'} "
         start += f"--since {shown_time(since)} " if since else ""
         note_cursor(output, f"{start}--cursor", tailing.cursor, begun)
 
@@ -444,7 +457,8 @@ def _open_tail(
         one = session.client.stream(streams[0])
         return one.tail(from_offset=from_offset, partition=partition, **common)
     if from_offset or partition is not None:
-        raise CommandFailed("USAGE", "several streams have no offset and partition, only --from 0")
+        what = "several streams have no offset and partition, only --from start"
+        raise CommandFailed("USAGE", what)
     return session.client.tail(*streams, from_start=from_offset == 0, **common)
 
 

@@ -15,13 +15,14 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from onelog.cli.command import IfMissing, RoutingKey, Session, command, group
+from onelog.cli.command import IfMissing, RoutingKey, Session, command, create_or_find, group
 from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed
 from onelog.cli.output import cell, counted, note, progress
 from onelog.cli.values import duration_s, read_lines, shown_duration, shown_time, time_ns
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
     from onelog import Rule
     from onelog.client.timeseries import SeriesData
 
-rule_app = group("Downsampling: write aggregates of each window to another measurement.")
+rule_app = group(
+    "Downsampling: write aggregates of each window to another measurement.",
+    "onelog ts rule set 'cpu{m}' daily --window 1d -a mean --into 'cpu_daily{m}'",
+    "onelog ts rule delete 'cpu{m}' daily",
+)
 
 MeasurementName = Annotated[str, typer.Argument(metavar="MEASUREMENT", help="The measurement.")]
 RuleName = Annotated[str, typer.Argument(metavar="RULE", help="The rule.")]
@@ -180,8 +185,7 @@ def create(
     from onelog import MeasurementConfig
 
     config = _config(MeasurementConfig(), duplicates, keep, series_max)
-    session.client.ts.create(measurement, config, exist_ok=if_missing)
-    what = "exists" if if_missing else "created"
+    _, what = create_or_find(partial(session.client.ts.create, measurement, config), if_missing)
     session.output.result({"measurement": measurement}, f"measurement {measurement} {what}")
 
 
@@ -227,7 +231,7 @@ def list_(
         str, typer.Argument(metavar="PREFIX", help="Only names with this prefix.")
     ] = "",
     *,
-    find_shard: RoutingKey = "",
+    routing_key: RoutingKey = "",
 ) -> None:
     """List measurements.
 
@@ -243,7 +247,7 @@ def list_(
         ("kept", lambda info: _kept(info.config.retention_s)),
         ("rules", lambda info: [rule.name for rule in info.rules]),
     )
-    found = session.client.ts.measurements(prefix, routing_key=find_shard, read=session.read)
+    found = session.client.ts.measurements(prefix, routing_key=routing_key, read=session.read)
     session.output.table(found, columns, nothing="there is no such measurement")
 
 
@@ -385,8 +389,9 @@ def query(
         ),
     ] = "",
     percentile: Annotated[
-        float, typer.Option("--percentile", min=0, max=100, metavar="P", help="Which percentile.")
-    ] = 0.0,
+        float | None,
+        typer.Option("--percentile", min=0, max=100, metavar="P", help="Which percentile."),
+    ] = None,
     window: Annotated[
         float,
         typer.Option("--window", metavar="TIME", parser=duration_s, help="Length of a window."),
@@ -415,7 +420,7 @@ def query(
     """
     if last and last <= first:
         raise CommandFailed("USAGE", "--to is not after --from: the range ends before it begins")
-    kind: Any = "percentile" if percentile and not aggregate else aggregate
+    kind: Any = "percentile" if percentile is not None and not aggregate else aggregate
     results = session.client.ts.query(
         measurement, field, first, last, where=parse_matchers(where), aggregate=kind,
         percentile=percentile, window_s=window, group_by=by or (), by_series=by_series, top=top,

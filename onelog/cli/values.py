@@ -86,6 +86,19 @@ def time_ns(text: str) -> int:
     return max(0, found)
 
 
+def offset_number(text: str) -> int:
+    """Parse an offset of a stream: a number, or ``start``, which is 0."""
+    if re.fullmatch(_NUMBER, text):
+        return int(text)
+    if text == "start":
+        return 0
+    try:
+        parse_time_ns(text)
+    except InvalidArgument:
+        raise typer.BadParameter(f"'{text}' is no offset: a number, or start") from None
+    raise typer.BadParameter(f"'{text}' is a time, which has a flag of its own, and no offset")
+
+
 def shown_time(moment_ns: int) -> str:
     """Format a time as RFC 3339 in UTC, with as many digits as it needs."""
     seconds, fraction = divmod(moment_ns, 10**9)
@@ -202,7 +215,7 @@ def parse_headers(texts: Sequence[str] | None) -> dict[str, str | bytes]:
 
 def dead_letters_name(name: str) -> str:
     """Return the name of the queue or stream that takes the dead letters of one, in its shard."""
-    from onelog.client.topology import routing_key
+    from onelog.routing import routing_key
 
     tag = routing_key(name.encode()).decode()
     if set("{}") & set(tag):

@@ -9,7 +9,7 @@ What users see, one module for each model or idea:
 * ``queue``, ``worker``: queues, and a loop that runs a handler for each message
 * ``stream``, ``tail``, ``group``: streams, following them live, consumer groups
 * ``timeseries``: points as numpy arrays
-* ``watch``: events of all models
+* ``watch``: events of all models; ``pages``: what iterators of live records and events share
 * ``log``, ``admin``: the log as it is stored, operations on the cluster
 * ``values``, ``options``, ``observing``: arguments and results, settings, costs and tracing
 

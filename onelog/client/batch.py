@@ -128,7 +128,7 @@ class Kind:
     # Whether it is sent although others are under way: a consumer may wait for what follows it.
     is_urgent: bool = False
 
-    # Who is told of a refusal as well, if somebody is.
+    # Is also called with a refusal, if set.
     refused: Callable[[OnelogError], None] | None = None
 
 
@@ -210,7 +210,7 @@ class Batch:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether it is sent although others are under way."""
+        """Whether it is sent while others are under way."""
         return all(call.kind.is_urgent for call in self.calls)
 
     def commutes_with(self, other: "Batch") -> bool:
@@ -236,7 +236,7 @@ class Batch:
 
     @property
     def is_answered(self) -> bool:
-        """Whether nobody waits for any of its calls any more."""
+        """Whether all of its calls have ended."""
         return all(call.future.done() for call in self.calls)
 
     def expire(self, now_s: float, late: Callable[[], OnelogError]) -> None:
@@ -485,29 +485,33 @@ GET = Kind(_fill_get, _answer_get)
 SINGLE = Kind(_fill_single, _answer_single, keys=lambda call: call.payload.keys)
 
 
-async def gather_results(answers: Iterable[Future[Any]]) -> Rows[Any]:
+async def gather_results(answers: Iterable[Future[Any]], given: str = "") -> Rows[Any]:
     """Wait for all results and return them in order; then raise the first error, if any.
+
+    ``given`` is the argument whose elements these are, which the error names then.
 
     It awaits one future after the other. All results of a message arrive together, so this wakes up
     once for each message and not for each operation.
     """
     results: Rows[Any] = Rows()
-    errors = []
+    errors: dict[int, Exception] = {}
     waiting = list(answers)
     try:
-        for future in waiting:
+        for at, future in enumerate(waiting):
             try:
                 results.append(await future)
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001 - raised below
-                errors.append(error)
+                errors[at] = error
     except asyncio.CancelledError:
         for future in waiting:
             future.cancel()
         raise
-    if errors:
+    for at, first in errors.items():
         if len(waiting) > 1:
-            errors[0].add_note(f"{len(errors)} of {len(waiting)} operations failed")
-        raise errors[0]
+            first.add_note(f"{len(errors)} of {len(waiting)} operations failed")
+            if given:
+                first.add_note(f"this one is {given}[{at}]")
+        raise first
     return results

@@ -11,8 +11,9 @@ import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
+from onelog.client.tables import Rows
 from onelog.errors import FailedPrecondition
 
 T = TypeVar("T")
@@ -57,7 +58,7 @@ class LoopThread:
                 call.ended.wait(CANCEL_S)
             raise
 
-    def iterate(self, items: AsyncIterator[T], ahead: int = ITEMS_AHEAD) -> Iterator[T]:
+    def iterate(self, items: AsyncIterator[T], ahead: int = ITEMS_AHEAD) -> "Items[T]":
         """Return an iterator over an async one, which fetches up to ``ahead`` items in advance."""
         return Items(self, items, ahead)
 
@@ -151,7 +152,8 @@ class _Call(Generic[T]):
 class Items(Iterator[T], Generic[T]):
     """An iterator over an async iterator; a task in the loop fetches items in advance.
 
-    It ends after its last item, with ``close``, or when it is garbage-collected.
+    It ends after its last item, with ``close``, or when it is garbage-collected. What is left of it
+    can be converted as a table.
     """
 
     def __init__(self, thread: LoopThread, items: AsyncIterator[T], ahead: int) -> None:
@@ -176,6 +178,17 @@ class Items(Iterator[T], Generic[T]):
         if kind == "error":
             raise item
         raise StopIteration
+
+    def __repr__(self) -> str:
+        return "an iterator over results; Rows(...) is a table of them, to_pandas() a DataFrame"
+
+    def to_pandas(self) -> Any:
+        """Read to the end and return a pandas.DataFrame, with a row for each result."""
+        return Rows(self).to_pandas()
+
+    def to_arrow(self) -> Any:
+        """Read to the end and return a pyarrow.Table, with a row for each result."""
+        return Rows(self).to_arrow()
 
     def close(self) -> None:
         """Stop fetching."""
@@ -246,6 +259,32 @@ class Facade:
         made = object.__new__(cls)
         Facade.__init__(made, core, thread)
         return made
+
+
+class PagesFacade(Facade, Generic[T]):
+    """Base of the blocking classes whose core is a ``Pages``."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        found: T = self._take_next()
+        return found
+
+    def start(self) -> None:
+        """Wait until it has begun: it will see every change from now on."""
+        self._thread.run(self._core.start())
+
+    def close(self) -> None:
+        """End it."""
+        self._thread.run(self._core.close())
+
+    def __enter__(self) -> Self:
+        self._thread.run(self._core.__aenter__())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.run(self._core.__aexit__(*error))
 
 
 def unwrap(value: Any) -> Any:

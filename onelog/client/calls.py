@@ -110,6 +110,10 @@ class Backoff:
 
 # Calls
 
+# How much of its timeout the first call of a client waits for somebody to listen. A server that is
+# about to start is there sooner; a wrong endpoint should not cost all of the time.
+REFUSED_SHARE = 0.2
+
 # Marks an error that followed an attempt whose outcome is not known.
 UNCERTAIN = "uncertain"
 
@@ -123,11 +127,14 @@ class Calls:
         self._options = options
 
     async def start(self, timeout_s: float, refused_s: float | None = None) -> None:
-        """Learn the topology, if it is not known; ask again for ``refused_s`` while refused."""
+        """Learn the topology, if it is not known.
+
+        While nobody can be reached ask again, for ``refused_s``, or a part of the timeout.
+        """
         backoff, loop = self._backoff(), asyncio.get_running_loop()
         began_s, last = loop.time(), None
         deadline_s = began_s + timeout_s
-        refused_s = timeout_s if refused_s is None else refused_s
+        refused_s = timeout_s * REFUSED_SHARE if refused_s is None else refused_s
         while not self._topology.is_known:
             asked_s = loop.time()
             try:
@@ -143,7 +150,7 @@ class Calls:
                 if judge(error) is Verdict.FINAL or error.reason in MISTAKES:
                     raise
                 wait_s = backoff.next_s(error)
-                # Otherwise somebody was silent, and may only be slow.
+                # Otherwise a server did not answer, and may only be slow.
                 is_refused = loop.time() - asked_s < self._options.connect_timeout_s
                 if error.reason in UNREACHED and is_refused:
                     deadline_s = min(deadline_s, began_s + refused_s)

@@ -225,12 +225,12 @@ class AsyncClient:
         """Connect now instead of on the first call.
 
         While no endpoint accepts a connection it tries again, since a server may be starting: for
-        the timeout, or for ``refused_s``.
+        ``refused_s``, or a fifth of the timeout.
         """
         await self._connection.ready(self._scope.timeout_s, refused_s)
 
     async def ping(self, *, endpoint: str | None = None) -> float:
-        """Ask a node for a sign of life and return how long the answer took, in seconds.
+        """Ask a node for an answer and return how long that took, in seconds.
 
         ``endpoint`` says which node; without it, any. Connecting is not counted.
         """

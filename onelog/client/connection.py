@@ -25,7 +25,7 @@ from onelog.client.lanes import Lane, ReadLane, WriteLane
 from onelog.client.options import ClientOptions
 from onelog.client.pipeline_stream import Pipe
 from onelog.client.sessions import Sessions
-from onelog.client.topology import Topology, routing_key
+from onelog.client.topology import Topology
 from onelog.client.values import Read
 from onelog.errors import (
     DeadlineExceeded,
@@ -34,6 +34,7 @@ from onelog.errors import (
     SessionExpired,
     Unavailable,
 )
+from onelog.routing import routing_key
 from onelog.v1 import pipeline_pb2
 
 if TYPE_CHECKING:

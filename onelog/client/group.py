@@ -2,28 +2,30 @@
 
 A group has a committed offset in each partition, and members that share the work. ``join`` returns
 a consumer: an iterator over records, which are pending until they are acknowledged. Its heartbeat
-runs in the background, and a fetch sends one if the last was long ago. When partitions move to
+runs in the background, and a fetch counts as one. When partitions move to
 another member, the next fetch adapts. A member whose session ran out nevertheless (its program was
 suspended, say) joins again as a new member. What it held belongs to others then.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from time import monotonic
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Self
 
 from onelog.client.connection import Connection
+from onelog.client.leased import AsyncFetchedRecord, FetchedRecord
 from onelog.client.options import Scope
 from onelog.client.tables import Rows
 from onelog.client.times import Time, to_nanoseconds
-from onelog.client.validation import refuse_unsendable
+from onelog.client.validation import refuse_unsendable, refuse_zero
 from onelog.client.values import (
     GroupConfig,
     GroupInfo,
     Read,
     Record,
     milliseconds,
+    positive_ms,
     to_group_info,
     to_record,
 )
@@ -32,6 +34,7 @@ from onelog.v1 import pipeline_pb2, stream_pb2
 
 HEARTBEATS = 3  # in the length of one session: one may be lost
 RECORDS_MAX = 1_000  # that the server accepts in one request to settle them
+SESSION_S_MIN = 1  # that the server accepts
 MEMBER_UNKNOWN = "MEMBER_UNKNOWN"
 
 
@@ -118,7 +121,8 @@ class AsyncGroup:
 
         A member that sends no heartbeat for ``session_s`` is removed, and its partitions move.
         """
-        request = stream_pb2.JoinGroupRequest(session_ms=milliseconds(session_s))
+        refuse_zero("limit", limit)
+        request = stream_pb2.JoinGroupRequest(session_ms=positive_ms(session_s))
         answer = await self._change("Stream/JoinGroup", request)
         return AsyncConsumer(self, answer, session_s, limit)
 
@@ -129,6 +133,10 @@ class AsyncGroup:
 
         ``session_s`` must be what the member joined with.
         """
+        refuse_zero("limit", limit)
+        if not session_s >= SESSION_S_MIN:
+            what = f"session_s is {session_s}; it must be {SESSION_S_MIN} or more"
+            raise InvalidArgument(what, reason="MEMBER_SESSION_INVALID")
         request = stream_pb2.HeartbeatGroupRequest(member_id=member_id)
         alive = await self._change("Stream/HeartbeatGroup", request)
         joined = stream_pb2.JoinGroupResponse(
@@ -187,7 +195,9 @@ class AsyncConsumer:
         self._group = group
         self._session_s = session_s
         self._limit = limit
-        self._page: deque[Record] = deque()  # fetched and not handed out
+        self._page: deque[AsyncFetchedRecord] = deque()  # fetched and not handed out
+        thread = group._connection.thread
+        self._fetched = AsyncFetchedRecord if thread is None else FetchedRecord
         self._heart: asyncio.Task[None] | None = None
         self._joining = asyncio.Lock()
         self._is_closed = False
@@ -208,31 +218,34 @@ class AsyncConsumer:
         """The partitions that belong to the member now."""
         return self._partitions
 
-    async def fetch(self, *, wait_s: float = 0.0, limit: int | None = None) -> Rows[Record]:
+    async def fetch(
+        self, *, wait_s: float = 0.0, limit: int | None = None
+    ) -> Rows[AsyncFetchedRecord]:
         """Return the next records; wait up to ``wait_s`` for the first. May return none.
 
-        Records whose delivery failed, or whose member is gone, come first. A fetch is a sign of
-        life. If the session of the member ran out, it joins again.
+        Records whose delivery failed, or whose member is gone, come first. A fetch counts as a
+        heartbeat. If the session of the member ran out, it joins again.
         """
+        if limit is not None:
+            refuse_zero("limit", limit)
         self._beat_in_background()
-        if monotonic() - self._beaten_s >= self._session_s / HEARTBEATS:
-            await self._beat()
 
-        def make() -> stream_pb2.FetchRecordsRequest:
-            return stream_pb2.FetchRecordsRequest(
+        def call() -> Awaitable[Any]:
+            request = stream_pb2.FetchRecordsRequest(
                 member_id=self._member_id,
                 generation=self._generation,
                 limit=self._limit if limit is None else limit,
                 wait_ms=milliseconds(wait_s),
             )
+            return self._group._change("Stream/FetchRecords", request, poll_s=wait_s)
 
         try:
-            answer = await self._as_member("Stream/FetchRecords", make, poll_s=wait_s)
+            answer = await self._as_member(call)
         except ConditionFailed:
             # Partitions have moved: the heartbeat says which ones the next fetch may use.
             await self._beat()
             return Rows()
-        return Rows(map(to_record, answer.records))
+        return Rows(map(self._to_fetched, answer.records))
 
     async def ack(self, records: Record | Iterable[Record]) -> int:
         """Acknowledge records and return how many; up to 1,000 at a time, all of them or none.
@@ -240,45 +253,64 @@ class AsyncConsumer:
         FailedPrecondition (RECORD_NOT_PENDING) if one is not pending with this member, as when its
         session ran out meanwhile: then others get it.
         """
-        count = 0
-        for part in _split(present_records(records)):
+
+        def call(part: list[Record]) -> Awaitable[Any]:
             request = stream_pb2.AckRecordsRequest(member_id=self._member_id)
             fill_places(request.places, part)
-            count += (await self._group._operate("ack_records", request)).acked_count
+            return self._group._operate("ack_records", request)
+
+        count = 0
+        for part in _split(present_records(records)):
+            count += (await self._as_member(partial(call, part))).acked_count
         return count
 
     async def nack(
         self, records: Record | Iterable[Record], *, delay_s: float = 0.0, reason: str = ""
     ) -> int:
         """Record failed deliveries: retry after a delay, or move to the dead-letter stream."""
-        count = 0
-        for part in _split(present_records(records)):
+
+        def call(part: list[Record]) -> Awaitable[Any]:
             request = stream_pb2.NackRecordsRequest(
                 member_id=self._member_id, delay_ms=milliseconds(delay_s), reason=reason
             )
             fill_places(request.places, part)
-            count += (await self._group._change("Stream/NackRecords", request)).nacked_count
+            return self._group._change("Stream/NackRecords", request)
+
+        count = 0
+        for part in _split(present_records(records)):
+            count += (await self._as_member(partial(call, part))).nacked_count
         return count
 
-    async def claim(self, idle_s: float, *, limit: int = 100) -> Rows[Record]:
+    async def claim(self, idle_s: float, *, limit: int = 100) -> Rows[AsyncFetchedRecord]:
         """Take over records that have been pending with another member for ``idle_s``."""
 
-        def make() -> stream_pb2.ClaimRecordsRequest:
-            return stream_pb2.ClaimRecordsRequest(
+        refuse_zero("limit", limit)
+
+        def call() -> Awaitable[Any]:
+            request = stream_pb2.ClaimRecordsRequest(
                 member_id=self._member_id,
                 generation=self._generation,
                 idle_ms=milliseconds(idle_s),
                 limit=limit,
             )
+            return self._group._change("Stream/ClaimRecords", request)
 
-        answer = await self._as_member("Stream/ClaimRecords", make)
-        return Rows(map(to_record, answer.records))
+        answer = await self._as_member(call)
+        return Rows(map(self._to_fetched, answer.records))
 
     async def commit(self, records: Record | Iterable[Record]) -> None:
-        """Set the group's offsets to after these records, for groups without a pending list."""
-        present = present_records(records)
+        """Set the group's offsets to after these records, for groups without a pending list.
+
+        ConditionFailed (GENERATION_STALE) if partitions have moved meanwhile, or the session ran
+        out.
+        """
+        present, generation = present_records(records), self._generation
+
+        def call() -> Awaitable[Any]:
+            return self._group._commit(present, self._member_id, generation)
+
         if present:
-            await self._group._commit(present, self._member_id, self._generation)
+            await self._as_member(call)
 
     async def close(self) -> None:
         """Leave the group; other members may claim its pending records."""
@@ -299,12 +331,12 @@ class AsyncConsumer:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Record:
+    async def __anext__(self) -> AsyncFetchedRecord:
         while not self._page:
             await self._turn()
         return self._take()
 
-    # As in ``AsyncTail``: records are fetched in the event loop and taken in any thread.
+    # As in ``Pages``: records are fetched in the event loop and taken in any thread.
 
     async def _turn(self) -> None:
         """Fetch the next records, if there are any in a while."""
@@ -312,7 +344,7 @@ class AsyncConsumer:
             raise StopAsyncIteration
         self._page.extend(await self.fetch(wait_s=min(10.0, self._session_s)))
 
-    def _take(self) -> Record:
+    def _take(self) -> AsyncFetchedRecord:
         """Take the next record; IndexError if there is none."""
         return self._page.popleft()
 
@@ -323,11 +355,15 @@ class AsyncConsumer:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def _to_fetched(self, found: stream_pb2.Record) -> Any:
+        record = to_record(found, self._fetched)
+        record._consumer = self
+        return record
+
     def _enter(self, joined: stream_pb2.JoinGroupResponse) -> None:
         self._member_id = joined.member_id
         self._generation = joined.generation
         self._partitions = tuple(joined.partitions)
-        self._beaten_s = monotonic()
 
     def _beat_in_background(self) -> None:
         if self._heart is None and not self._is_closed:
@@ -343,20 +379,19 @@ class AsyncConsumer:
                 continue  # the next fetch or ack raises what is wrong
 
     async def _beat(self) -> None:
-        def make() -> stream_pb2.HeartbeatGroupRequest:
-            return stream_pb2.HeartbeatGroupRequest(member_id=self._member_id)
+        def call() -> Awaitable[Any]:
+            request = stream_pb2.HeartbeatGroupRequest(member_id=self._member_id)
+            return self._group._change("Stream/HeartbeatGroup", request)
 
-        began_s = monotonic()
-        answer = await self._as_member("Stream/HeartbeatGroup", make)
+        answer = await self._as_member(call)
         self._generation = answer.generation
         self._partitions = tuple(answer.partitions)
-        self._beaten_s = began_s
 
-    async def _as_member(self, path: str, make: Callable[[], Any], poll_s: float = 0.0) -> Any:
+    async def _as_member(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """Make a call of the member; if its session ran out, join again and make it anew."""
         member_id = self._member_id
         try:
-            return await self._group._change(path, make(), poll_s=poll_s)
+            return await call()
         except NotFound as error:
             if error.reason != MEMBER_UNKNOWN or self._is_closed:
                 raise
@@ -366,7 +401,7 @@ class AsyncConsumer:
                 joined = await self._group._change("Stream/JoinGroup", request)
                 self._page.clear()  # others get them now
                 self._enter(joined)
-        return await self._group._change(path, make(), poll_s=poll_s)
+        return await call()
 
 
 def fill_places(places: Any, records: Iterable[Record]) -> None:

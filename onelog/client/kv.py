@@ -23,7 +23,14 @@ from onelog.client.leases import AsyncLease, AsyncLock
 from onelog.client.options import Scope
 from onelog.client.tables import Rows
 from onelog.client.transactions import AsyncTxn
-from onelog.client.validation import UNSENDABLE, checks_itself, refuse, refuse_unsendable
+from onelog.client.validation import (
+    UNSENDABLE,
+    check_element,
+    checks_itself,
+    explain_element,
+    refuse,
+    refuse_unsendable,
+)
 from onelog.client.values import (
     ASYNC,
     Item,
@@ -32,7 +39,7 @@ from onelog.client.values import (
     Read,
     Value,
     Version,
-    lifetime_ms,
+    positive_ms,
     to_bytes,
     to_item,
 )
@@ -176,7 +183,7 @@ class AsyncKV:
         with one version, or none. If a key is given twice, the last value counts. All keys are
         tried; if some fail, the first error is raised, with a note of how many failed.
         """
-        ttl_ms, lane_of = lifetime_ms(ttl_s), self._lane_of
+        ttl_ms, lane_of = positive_ms(ttl_s), self._lane_of
         connection = self._connection
         if not connection.is_clear:
             await connection.ready(self._timeout_s)
@@ -187,15 +194,21 @@ class AsyncKV:
         answers: list[Future[Any]] = []
         sent: list[_Part] = []
         places: list[_Part] = []
+        failed = 0
         for pair in items.items() if isinstance(items, Mapping) else items:
             # Inlined for speed: 0.55 us for a key, 0.73 with three function calls.
             try:
+                if type(pair) is not tuple:
+                    check_element(AsyncKV.put_many, "items", len(places) + failed, pair)
                 key, value = pair
                 name = key if type(key) is bytes else to_bytes(key)
                 data = value if type(value) is bytes else to_bytes(value)
             except UNSENDABLE as error:
-                answers.append(connection.make_failed(error))
+                at = len(places) + failed
+                wrong = explain_element(error, AsyncKV.put_many, "items", at, pair)
+                answers.append(connection.make_failed(wrong))
                 sent.append(_Part())
+                failed += 1
                 continue
             lane = lane_of(name)
             if lane is None:
@@ -265,7 +278,7 @@ class AsyncKV:
             if not connection.is_clear:
                 await connection.ready(self._timeout_s)
             answers.append(self._get_soon(to_bytes(key), read))
-        return await gather_results(answers)
+        return await gather_results(answers, "keys")
 
     async def exists(self, key: Key, *, read: Read | None = None) -> bool:
         """Return whether a key exists."""

@@ -1,22 +1,25 @@
-"""Leased messages, which settle themselves: ``message.ack()`` is ``queue.ack(message)``.
+"""Leased messages and fetched records, which settle themselves.
 
-There are two classes, one for each client: the methods of ``AsyncLeasedMessage`` are awaited, those
-of ``LeasedMessage`` block. A copy (pickled, or made by ``dataclasses.replace``) is a plain
-``Message`` without a queue, and so is what a worker passes to its handler: the worker settles it.
+``message.ack()`` is ``queue.ack(message)``, and ``record.ack()`` is ``consumer.ack(record)``. There
+are two classes of each, one for each client: the methods of ``AsyncLeasedMessage`` are awaited,
+those of ``LeasedMessage`` block. A copy (pickled, or made by ``dataclasses.replace``) is a plain
+``Message`` or ``Record`` that belongs to nobody, and so is a message that a worker passes to its
+handler: the worker settles it.
 """
 
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from onelog.client.values import Message, Settled
+from onelog.client.values import Message, Record, Settled
 from onelog.errors import FailedPrecondition
 
 if TYPE_CHECKING:
+    from onelog.client.group import AsyncConsumer
     from onelog.client.queue import AsyncQueue
 
 
 class _Leased(Message):
-    """What both classes have in common."""
+    """What both classes of messages have in common."""
 
     __slots__ = ("_queue",)
     _queue: "AsyncQueue | None"
@@ -80,6 +83,56 @@ class LeasedMessage(_Leased):
         thread = self._source()._connection.thread
         assert thread is not None, "of a blocking client"
         return thread.run(call)
+
+
+class _Fetched(Record):
+    """What both classes of records have in common."""
+
+    __slots__ = ("_consumer",)
+    _consumer: "AsyncConsumer"
+
+    def _source(self) -> "AsyncConsumer":
+        consumer: AsyncConsumer | None = getattr(self, "_consumer", None)
+        if consumer is None:
+            what = f"the record at offset {self.offset} is a copy; the consumer settles it"
+            raise FailedPrecondition(what, reason="NOT_LEASED")
+        return consumer
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Record, tuple(getattr(self, each.name) for each in fields(Record))
+
+
+class AsyncFetchedRecord(_Fetched):
+    """A record that is pending with a member of a group until it is settled."""
+
+    __slots__ = ()
+
+    async def ack(self) -> None:
+        """Acknowledge the record: it is done."""
+        await self._source().ack(self)
+
+    async def nack(self, *, delay_s: float = 0.0, reason: str = "") -> None:
+        """Record a failed delivery: retry after a delay, or move to the dead-letter stream."""
+        await self._source().nack(self, delay_s=delay_s, reason=reason)
+
+
+class FetchedRecord(_Fetched):
+    """A record that is pending with a member of a group until it is settled."""
+
+    __slots__ = ()
+
+    def ack(self) -> None:
+        """Acknowledge the record: it is done."""
+        self._run(self._source().ack(self))
+
+    def nack(self, *, delay_s: float = 0.0, reason: str = "") -> None:
+        """Record a failed delivery: retry after a delay, or move to the dead-letter stream."""
+        self._run(self._source().nack(self, delay_s=delay_s, reason=reason))
+
+    def _run(self, call: Any) -> None:
+        thread = self._source()._group._connection.thread
+        assert thread is not None, "of a blocking client"
+        thread.run(call)
 
 
 def detach(message: Message) -> None:

@@ -21,7 +21,7 @@ from onelog.client.calls import Backoff
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
 from onelog.client.validation import refuse_unsendable
-from onelog.client.values import Key, LeaseInfo, milliseconds, to_bytes
+from onelog.client.values import Key, LeaseInfo, positive_ms, to_bytes
 from onelog.errors import (
     AlreadyExists,
     DeadlineExceeded,
@@ -60,7 +60,7 @@ class AsyncLease:
         """Ask the server for a new lease."""
         name = to_bytes(key)
         request = kv_pb2.GrantLeaseRequest(
-            namespace=scope.namespace, ttl_ms=milliseconds(ttl_s), routing_key=name
+            namespace=scope.namespace, ttl_ms=positive_ms(ttl_s), routing_key=name
         )
         await connection.ready(scope.timeout_s)
         began_s = connection.loop.time()

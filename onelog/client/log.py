@@ -150,7 +150,7 @@ class _Route:
         return self._asked
 
     def may_ask_another(self, error: OnelogError) -> bool:
-        """Return whether a replica that was not asked yet may have what the last one lacks."""
+        """Return whether there is a replica left to ask for what the last one lacks."""
         if self._endpoint or not (isinstance(error, DataLoss) or error.reason == "COMPACTED"):
             return False
         self._refused.add(self._asked)

@@ -45,7 +45,7 @@ class Cost(Row):
     round_ns: int = 0
 
 
-# A call whose metadata has this key is told what it has cost, also if it has no options.
+# The answer of a call whose metadata has this key says what it has cost, with options or not.
 COST_KEY = "onelog-cost"
 COLLECTING: ContextVar[list[Cost] | None] = ContextVar("onelog_costs", default=None)
 

@@ -170,8 +170,8 @@ class Pipe:
 def _to_stream_error(error: OnelogError) -> OnelogError:
     """Return the error that the end of a stream means for all batches on it.
 
-    An answer above the size limit ends the stream for everybody, and it is not known whose it was.
-    So all batches see a broken connection, with a note that an answer was too large.
+    An answer above the size limit ends the stream for all, and it is not known whose it was. So all
+    batches see a broken connection, with a note that an answer was too large.
     """
     is_of_transport = not error.metadata and not error.retry_after_s
     if isinstance(error, ResourceExhausted | TooLarge) and is_of_transport:

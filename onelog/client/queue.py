@@ -22,8 +22,10 @@ from onelog.client.validation import (
     UNSENDABLE,
     check_arguments,
     checks_itself,
+    explain_element,
     refuse,
     refuse_unsendable,
+    refuse_zero,
 )
 from onelog.client.values import (
     ASYNC,
@@ -42,6 +44,7 @@ from onelog.client.values import (
     Settled,
     Value,
     milliseconds,
+    positive_ms,
     settled_in,
     to_bytes,
     to_enqueued,
@@ -181,8 +184,11 @@ class AsyncQueue:
                 else:
                     answers.append(self._enqueue(each))
             except UNSENDABLE as error:
-                answers.append(self._connection.make_failed(error))
-        return await gather_results(answers)
+                wrong = explain_element(
+                    error, AsyncQueue.enqueue_many, "messages", len(answers), each
+                )
+                answers.append(self._connection.make_failed(wrong))
+        return await gather_results(answers, "messages")
 
     # Consuming
 
@@ -195,8 +201,9 @@ class AsyncQueue:
         they are delivered again unless they were settled. If the call is cancelled, messages that
         were leased for it are released, in the background if that takes long.
         """
+        refuse_zero("count", count)
         request = self._named(queue_pb2.LeaseRequest(count=count))
-        request.visibility_ms = milliseconds(visibility_s)
+        request.visibility_ms = positive_ms(visibility_s)
         if wait_s:
             # A long poll is a unary call: in a pipeline message others would wait for it.
             request.wait_ms = milliseconds(wait_s)
@@ -232,12 +239,13 @@ class AsyncQueue:
         messages that are not settled are delivered again.
         """
         check_arguments(AsyncQueue.consume, locals())
+        refuse_zero("credit", credit)
         try:
             request = self._named(
-                queue_pb2.ConsumeRequest(credit=credit, visibility_ms=milliseconds(visibility_s))
+                queue_pb2.ConsumeRequest(credit=credit, visibility_ms=positive_ms(visibility_s))
             )
         except UNSENDABLE as error:
-            refuse(error)
+            refuse(error, AsyncQueue.consume, locals())
             raise
         shard = await self._connection.find_shard(self._route, self._timeout_s)
         connection = self._connection
@@ -319,7 +327,7 @@ class AsyncQueue:
         self, messages: Sequence[Message], visibility_s: float | None = None
     ) -> Rows[Settled]:
         """Extend leases, as ``extend`` does; return the outcome of each."""
-        request = queue_pb2.ExtendRequest(visibility_ms=milliseconds(visibility_s))
+        request = queue_pb2.ExtendRequest(visibility_ms=positive_ms(visibility_s))
         return await self._settle("extend", request, messages)
 
     async def release(self, message: Message) -> None:
@@ -371,6 +379,7 @@ class AsyncQueue:
 
         With ``failure_contains`` only dead letters whose failure reason contains this text.
         """
+        refuse_zero("limit", limit)
         request = queue_pb2.PeekRequest(
             limit=limit,
             from_id=from_id,
@@ -381,9 +390,9 @@ class AsyncQueue:
         while True:
             answer = await self._look("Queue/Peek", request, read)
             found += Rows(to_message(each, Message) for each in answer.messages)
-            if not answer.next_id or len(found) >= (limit or 1):
+            if not answer.next_id or len(found) >= limit:
                 return found
-            # What one answer holds, and looks at, is bounded.
+            # One answer visits and holds a limited number of messages.
             request.from_id, request.limit = answer.next_id, limit - len(found)
 
     async def purge(

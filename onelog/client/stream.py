@@ -16,7 +16,14 @@ from onelog.client.options import Scope
 from onelog.client.tables import Rows
 from onelog.client.tail import AsyncTail
 from onelog.client.times import Time, to_nanoseconds
-from onelog.client.validation import UNSENDABLE, checks_itself, refuse, refuse_unsendable
+from onelog.client.validation import (
+    UNSENDABLE,
+    checks_itself,
+    explain_element,
+    refuse,
+    refuse_unsendable,
+    refuse_zero,
+)
 from onelog.client.values import (
     ASYNC,
     Appended,
@@ -29,7 +36,7 @@ from onelog.client.values import (
     StreamInfo,
     TrimmedPartition,
     Value,
-    milliseconds,
+    positive_ms,
     to_appended,
     to_bytes,
     to_record,
@@ -38,6 +45,8 @@ from onelog.client.values import (
 )
 from onelog.errors import AlreadyExists, InvalidArgument
 from onelog.v1 import pipeline_pb2, stream_pb2
+
+PAGE_RECORDS = 1_000  # of one answer, as the server has it by itself
 
 
 @refuse_unsendable
@@ -75,6 +84,7 @@ class AsyncStream:
 
         With ``exist_ok`` return the id of an existing one, and leave its settings as they are.
         """
+        refuse_zero("partitions", partitions)
         request = self._named(stream_pb2.CreateStreamRequest(partition_count=partitions))
         (retention or Retention()).fill(request.retention)
         try:
@@ -148,8 +158,9 @@ class AsyncStream:
                 value = b"" if isinstance(each, NewRecord) else each
                 answers.append(self._append(value, record, source))
             except UNSENDABLE as error:
-                answers.append(self._connection.make_failed(error))
-        return await gather_results(answers)
+                wrong = explain_element(error, AsyncStream.append_many, "records", number, each)
+                answers.append(self._connection.make_failed(wrong))
+        return await gather_results(answers, "records")
 
     async def trim(
         self,
@@ -168,13 +179,14 @@ class AsyncStream:
         request = self._named(stream_pb2.TrimRequest(past_groups=past_groups))
         bounds = {
             "below_offset": below_offset,
-            "age_ms": None if age_s is None else milliseconds(age_s),
+            "age_ms": None if age_s is None else positive_ms(age_s),
             "keep_size": keep_size,
             "keep_count": keep_count,
         }
         given = {name: value for name, value in bounds.items() if value is not None}
         if len(given) != 1:
-            raise InvalidArgument("a trim has one bound", reason="BOUND_INVALID")
+            what = "a trim has one bound: below_offset, age_s, keep_size or keep_count"
+            raise InvalidArgument(f"{what}; {len(given)} are given", reason="BOUND_INVALID")
         for name, value in given.items():
             setattr(request, name, value)
         if partition is not None:
@@ -189,14 +201,15 @@ class AsyncStream:
         from_offset: int = 0,
         from_ns: Time = 0,
         to_offset: int | None = None,
+        limit: int = 0,
         partition: int = 0,
         only: RecordFilter | None = None,
         read: Read | None = None,
     ) -> AsyncIterator[Record]:
         """Yield the records of a partition that exist now, page by page.
 
-        From an offset or a time, up to and including ``to_offset``. A record with a ``gap`` stands
-        for records that were deleted.
+        From an offset or a time, up to and including ``to_offset``, at most ``limit`` (0: all). A
+        record with a ``gap`` stands for records that were deleted.
         """
         request = stream_pb2.ReadRecordsRequest(
             partition=partition,
@@ -206,14 +219,20 @@ class AsyncStream:
         if only is not None:
             only.fill(request.filter)
         end: int | None = to_offset
+        left = limit
         while True:
+            if limit:
+                request.limit = min(left, PAGE_RECORDS)
             answer = await self._look("Stream/ReadRecords", request, read)
             if end is None:
                 end = answer.header.applied_index
             for record in answer.records:
                 if record.offset > end:
                     return
-                yield to_record(record)
+                yield to_record(record, Record)
+                left -= 1
+                if not left:
+                    return
             is_over = not answer.next_offset or answer.next_offset > end
             if is_over or answer.next_offset == request.from_offset:
                 return

@@ -30,6 +30,8 @@ class Rows(list[T]):
 
     def _repr_html_(self) -> str:
         """Return the table as notebooks show it."""
+        if not self:
+            return "<p>no results</p>"
         shown = to_columns(self[:SHOWN_ROWS_MAX])
         table = to_html(shown, SHOWN_ROWS_MAX)
         left = len(self) - SHOWN_ROWS_MAX

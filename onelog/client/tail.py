@@ -3,21 +3,16 @@
 Records of a shard arrive in the order of its log, and a record's offset is its index there. So the
 position of a tail is one offset per shard: the server's cursor, advanced by each record that the
 user takes.
-
-Records arrive in pages, one for each message of the server. ``_turn`` waits for the next page, in
-the event loop; ``_take`` takes a record of the page, in any thread. A blocking client crosses
-threads once a page, not once a record.
 """
 
-from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Self
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
+from onelog.client.pages import Pages
 from onelog.client.validation import refuse_unsendable
 from onelog.client.values import Record, RecordFilter, to_record
 from onelog.errors import InvalidArgument
@@ -27,7 +22,7 @@ _VERSION = b"\x01"
 
 
 @refuse_unsendable
-class AsyncTail:
+class AsyncTail(Pages[Record]):
     """An iterator over records. Ends when it is closed, or at the end of ``with``.
 
     After each record ``cursor`` is where another tail can continue. A record with a ``gap`` stands
@@ -42,15 +37,13 @@ class AsyncTail:
         only: RecordFilter | None,
         cursor: bytes | None,
     ) -> None:
+        super().__init__()
         self._connection = connection
         self._scope = scope
         self._cursor = common_pb2.Cursor() if cursor is None else _parse_cursor(cursor)
         self._request = stream_pb2.TailRequest(namespace=scope.namespace, streams=starts)
         if only is not None:
             only.fill(self._request.filter)
-        self._pages: AsyncGenerator[None, None] | None = None
-        self._is_closed = False
-        self._page: deque[stream_pb2.Record] = deque()
         self._shards: Mapping[str, int] = {}
 
     @property
@@ -59,43 +52,6 @@ class AsyncTail:
         data: bytes = self._cursor.SerializeToString()
         return _VERSION + data
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Record:
-        while not self._page:
-            await self._turn()
-        return self._take()
-
-    async def start(self) -> None:
-        """Wait until the tail has begun: it will see every record appended from now on."""
-        if self._pages is None:
-            self._pages = self._run()
-            await anext(self._pages)
-
-    async def close(self) -> None:
-        """End the tail."""
-        pages, self._pages = self._pages, None
-        self._is_closed = True
-        self._page.clear()
-        if pages is not None:
-            await pages.aclose()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def _turn(self) -> None:
-        """Wait for the next page; all records of the last one were taken."""
-        if self._is_closed:
-            raise StopAsyncIteration
-        await self.start()
-        assert self._pages is not None
-        await anext(self._pages)
-
     def _take(self) -> Record:
         """Take the next record of the page; IndexError if there is none."""
         record = self._page.popleft()
@@ -103,7 +59,7 @@ class AsyncTail:
         for position in self._cursor.positions:
             if position.shard == shard:
                 position.index = max(position.index, record.offset)
-        return to_record(record)
+        return to_record(record, Record)
 
     async def _run(self) -> AsyncGenerator[None, None]:
         """Yield when the tail has begun, then after each page."""

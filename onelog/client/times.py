@@ -17,6 +17,7 @@ from onelog.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import numpy as np
+    import numpy.typing as npt
 
     Time: TypeAlias = int | str | datetime | np.datetime64
 else:
@@ -47,7 +48,11 @@ _MISTAKEN = (
 def to_nanoseconds(value: Time, name: str) -> int:
     """Return a time in nanoseconds since 1970; ``name`` says which one in an error."""
     if isinstance(value, str):
-        return _checked(parse_time_ns(value), name)
+        try:
+            found = parse_time_ns(value)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{name}: {error.message}", reason=error.reason) from None
+        return _checked(found, name)
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise _invalid(f"{name} is {value.isoformat()} without a zone; add one, such as UTC")
@@ -90,6 +95,11 @@ def find_mistaken(first: int, last: int) -> tuple[str, int] | None:
         if low < first and last < high:
             return unit, factor
     return None
+
+
+def may_be_mistaken(firsts: "npt.NDArray[np.int64]", lasts: "npt.NDArray[np.int64]") -> bool:
+    """Return whether ``find_mistaken`` finds a unit for any of these ranges."""
+    return any(bool(((low < firsts) & (lasts < high)).any()) for low, high, _, _ in _MISTAKEN)
 
 
 def parse_time_ns(text: str) -> int:

@@ -14,11 +14,18 @@ numpy is imported with the first points: the import takes a quarter of a second 
 programs and commands without points should not pay.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from onelog.client.arrays import Array, ArrayLike, to_column, to_times
+from onelog.client.arrays import (
+    Array,
+    ArrayLike,
+    are_plain_columns,
+    are_plain_times,
+    to_column,
+    to_times,
+)
 from onelog.client.batch import POINTS
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
@@ -27,7 +34,7 @@ from onelog.client.times import Time, to_nanoseconds
 from onelog.client.validation import check_fields, refuse_unsendable
 from onelog.client.values import Key, Read, milliseconds, nanoseconds, to_bytes
 from onelog.errors import AlreadyExists, InvalidArgument, OnelogError
-from onelog.packed import TIMES, VALUES, sized, unsized
+from onelog.packed import SERIES, PointsPacker, join_times, unsized
 from onelog.v1 import timeseries_pb2
 
 if TYPE_CHECKING:
@@ -91,13 +98,6 @@ class Points:
         """The number of values."""
         return len(self.times) * len(self.columns)
 
-    @property
-    def size(self) -> int:
-        """About the bytes that they take in a message."""
-        names = sum(len(name) + len(value) + 8 for name, value in self.tags.items())
-        names += sum(len(name) + 16 for name in self.columns)
-        return 4 * names + 8 * (len(self.times) + self.value_count)
-
     def cut(self, first: int, end: int) -> "Points":
         """Return the points from one position to before another."""
         columns = {name: column[first:end] for name, column in self.columns.items()}
@@ -105,32 +105,61 @@ class Points:
 
     def fill(self, message: timeseries_pb2.SeriesPoints) -> None:
         """Fill in the protobuf message."""
-        message.tags.update(self.tags)
-        message.MergeFromString(sized(TIMES, self.times.tobytes()))
-        for name, column in self.columns.items():
-            _fill_column(message.columns.add(field=name), column)
+        message.MergeFromString(self.pack(PointsPacker()))
+
+    def pack(self, packer: PointsPacker) -> bytes:
+        """Return the bytes of the message."""
+        return packer.pack(self.tags.items(), self.times, self.columns.items())
 
 
 def to_points(
-    times_ns: Any, fields: Mapping[str, ArrayLike], tags: Mapping[str, str] | None
+    times_ns: Any,
+    fields: Mapping[str, ArrayLike],
+    tags: Mapping[str, str] | None,
+    of_which: str = "",
 ) -> Points:
-    """Check the points of one series and return them.
+    """Check the points of one series, which ``of_which`` names among others, and return them.
 
     Times are int64 nanoseconds, datetime64 or datetimes with a zone; a single one is one point. The
     type of a field follows from its array: floats, integers, bools.
     """
-    times = to_times(times_ns)
-    if not fields:
-        raise InvalidArgument("points have at least one field", reason="FIELDS_INVALID")
+    times = to_times(times_ns, f"times_ns{of_which}")
+    columns = {name: to_column(values, f"{name}{of_which}") for name, values in fields.items()}
+    return _make_points(times, columns, tags, of_which)
+
+
+def to_points_of_each(series: Iterable[SeriesData]) -> list[Points]:
+    """Check the points of several series and return them."""
+    series = list(series)
+    fields = [values for each in series for values in each.fields.values()]
+    if are_plain_times([each.times_ns for each in series]) and are_plain_columns(fields):
+        make: Callable[..., Points] = _make_points
+    else:
+        make = to_points
+    return [
+        make(each.times_ns, each.fields, each.tags, f" of series[{at}]")
+        for at, each in enumerate(series)
+    ]
+
+
+def _make_points(
+    times: "npt.NDArray[np.int64]",
+    columns: Mapping[str, Array],
+    tags: Mapping[str, str] | None,
+    of_which: str,
+) -> Points:
+    if not columns:
+        what = f"points{of_which} have at least one field"
+        raise InvalidArgument(what, reason="FIELDS_INVALID")
     for tag, value in (tags or {}).items():
         if not value:
             # A series without a tag is the same series as one with an empty value of it.
-            raise InvalidArgument(f"tag {tag} is empty; leave it out", reason="TAG_INVALID")
-    columns = {name: to_column(values, name) for name, values in fields.items()}
+            what = f"tag {tag}{of_which} is empty; leave it out"
+            raise InvalidArgument(what, reason="TAG_INVALID")
     for name, column in columns.items():
         if column.shape != times.shape:
             raise InvalidArgument(
-                f"field {name} has {column.shape} values for {times.shape} times",
+                f"field {name}{of_which} has {column.shape} values for {times.shape} times",
                 reason="FIELDS_INVALID",
             )
     return Points(tags or {}, times, columns)
@@ -145,47 +174,54 @@ WRITE_BYTES_MAX = 4 << 20
 
 def split_points(measurement: str, series: Iterable[Points]) -> Iterator[Any]:
     """Yield requests that hold the points, in order, each within the limits of a write."""
-    request = timeseries_pb2.WritePointsRequest(measurement=measurement)
+    packer = PointsPacker(SERIES)
+    parts: list[bytes] = []
     values = columns = size = 0
     for each in series:
         rows_max = max(1, WRITE_VALUES_MAX // len(each.columns))
         for first in range(0, len(each.times), rows_max):
-            part = each.cut(first, first + rows_max)
+            part = each if len(each.times) <= rows_max else each.cut(first, first + rows_max)
+            data = part.pack(packer)
             is_full = (
                 values + part.value_count > WRITE_VALUES_MAX
-                or len(request.series) >= WRITE_SERIES_MAX
+                or len(parts) >= WRITE_SERIES_MAX
                 or columns + len(part.columns) > WRITE_COLUMNS_MAX
-                or size + part.size > WRITE_BYTES_MAX
+                or size + len(data) > WRITE_BYTES_MAX
             )
-            if is_full and request.series:
-                yield request
-                request = timeseries_pb2.WritePointsRequest(measurement=measurement)
+            if is_full and parts:
+                yield _make_request(measurement, parts)
+                parts = []
                 values = columns = size = 0
-            part.fill(request.series.add())
+            parts.append(data)
             values += part.value_count
             columns += len(part.columns)
-            size += part.size
-    if request.series:
-        yield request
+            size += len(data)
+    if parts:
+        yield _make_request(measurement, parts)
 
 
-def _fill_column(column: timeseries_pb2.Column, values: Array) -> None:
-    match values.dtype.kind:
-        case "f":
-            column.doubles.MergeFromString(sized(VALUES, values.tobytes()))
-        case "i":
-            column.integers.MergeFromString(sized(VALUES, values.tobytes()))
-        case _:
-            column.bools.MergeFromString(sized(VALUES, values.astype("u1").tobytes()))
+def _make_request(measurement: str, series: list[bytes]) -> Any:
+    request = timeseries_pb2.WritePointsRequest(measurement=measurement)
+    request.MergeFromString(b"".join(series))
+    return request
 
 
-def to_series_data(points: timeseries_pb2.SeriesPoints) -> SeriesData:
-    """Return points as arrays."""
+def to_series_data(several: Sequence[timeseries_pb2.SeriesPoints]) -> Iterator[SeriesData]:
+    """Yield points as arrays."""
     import numpy as np
 
-    only_times = timeseries_pb2.SeriesPoints()
-    only_times.times_ns.MergeFrom(points.times_ns)
-    times = np.frombuffer(unsized(only_times.SerializeToString()), "<i8")
+    raw_times, sizes = join_times(several)
+    times = np.frombuffer(raw_times, "<i8")
+    end = 0
+    for size, points in zip(sizes, several, strict=True):
+        begin, end = end, end + size
+        tags = dict(sorted(points.tags.items()))
+        yield SeriesData(tags, times[begin:end], _to_fields(points))
+
+
+def _to_fields(points: timeseries_pb2.SeriesPoints) -> dict[str, Array]:
+    import numpy as np
+
     fields: dict[str, Array] = {}
     for column in points.columns:
         match column.WhichOneof("values"):
@@ -197,7 +233,7 @@ def to_series_data(points: timeseries_pb2.SeriesPoints) -> SeriesData:
                 fields[column.field] = _array(column.bools, "?")
             case _:
                 fields[column.field] = np.zeros(0)
-    return SeriesData(dict(sorted(points.tags.items())), times, fields)
+    return fields
 
 
 def _array(values: Any, dtype: str) -> Array:
@@ -307,8 +343,7 @@ class AsyncTimeSeries:
 
         Up to 100,000 values of 5,000 series are one atomic write; see ``write`` for more.
         """
-        points = [to_points(each.times_ns, each.fields, each.tags) for each in series]
-        return await self._write_parts(measurement, points)
+        return await self._write_parts(measurement, to_points_of_each(series))
 
     async def query(
         self,
@@ -319,7 +354,7 @@ class AsyncTimeSeries:
         *,
         where: Matchers | None = None,
         aggregate: Aggregate = "",
-        percentile: float = 0.0,
+        percentile: float | None = None,
         window_s: float = 0.0,
         group_by: Sequence[str] = (),
         by_series: bool = False,
@@ -338,6 +373,9 @@ class AsyncTimeSeries:
         their tags, ``top`` the groups with the largest results, ``limit`` the first points or
         windows of each group; ``percentile`` (0 to 100) is for the aggregate of that name.
         """
+        if (percentile is None) is (aggregate == "percentile"):
+            what = f"percentile is {percentile} and aggregate is {aggregate!r}; one needs the other"
+            raise InvalidArgument(what, reason="QUERY_INVALID")
         request = timeseries_pb2.QueryRequest(
             namespace=self._scope.namespace,
             measurement=measurement,
@@ -345,7 +383,7 @@ class AsyncTimeSeries:
             from_ns=to_nanoseconds(from_ns, "from_ns"),
             to_ns=to_nanoseconds(to_ns, "to_ns"),
             aggregate=aggregate_number(aggregate),
-            parameter=percentile,
+            parameter=percentile or 0.0,
             window_ns=nanoseconds(window_s),
             group_by=group_by,
             by_series=by_series,
@@ -354,7 +392,7 @@ class AsyncTimeSeries:
         )
         _fill_matchers(request.matchers, where)
         answer = await self._look("TimeSeries/Query", request, measurement, read)
-        return Rows(map(to_series_data, answer.groups))
+        return Rows(to_series_data(answer.groups))
 
     async def series(
         self, measurement: str, *, where: Matchers | None = None, read: Read | None = None
@@ -521,9 +559,10 @@ def aggregate_number(aggregate: Aggregate) -> Any:
     try:
         return timeseries_pb2.Aggregate.Value(name)
     except ValueError:
-        raise InvalidArgument(
-            f"there is no aggregate {aggregate!r}", reason="AGGREGATE_INVALID"
-        ) from None
+        known = list(timeseries_pb2.Aggregate.DESCRIPTOR.values_by_name)[1:]
+        names = ", ".join(each.removeprefix("AGGREGATE_").lower() for each in known)
+        what = f"there is no aggregate {aggregate!r}; there are {names}"
+        raise InvalidArgument(what, reason="AGGREGATE_INVALID") from None
 
 
 def _fill_matchers(matchers: Any, where: Matchers | None) -> None:

@@ -1,8 +1,6 @@
 """Where to send a call: from a name to its shard, and from a shard to the endpoint of its leader.
 
-A name's routing key gives its partition, and that its shard. The rule is part of the file format
-and never changes; it is repeated here because a client imports nothing of the server.
-``tests/onelog/client/test_routing.py`` compares the two.
+The shard of a name follows from the name (``onelog.routing``).
 
 Who leads which shard is learnt from the servers, and refreshed when something fails. It may be out
 of date at any moment, and that is no error: a server that does not lead forwards the request or
@@ -14,8 +12,6 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable
 
-from crc32c import crc32c
-
 from onelog.channel import MISTAKES, NOT_ONELOG, RpcError
 from onelog.client.channels import METHODS, Channels
 from onelog.client.options import ClientOptions
@@ -26,46 +22,9 @@ from onelog.errors import (
     Unavailable,
     Unimplemented,
 )
+from onelog.routing import find_shard
 from onelog.status import error_of
 from onelog.v1 import admin_pb2
-
-
-def routing_key(name: bytes) -> bytes:
-    """Return the content of the first non-empty ``{tag}`` in ``name``, else all of ``name``."""
-    begin = name.find(b"{")
-    while begin >= 0:
-        end = name.find(b"}", begin + 1)
-        if end < 0:
-            return name
-        if end > begin + 1:
-            return name[begin + 1 : end]
-        begin = name.find(b"{", end + 1)
-    return name
-
-
-def routing_keys(names: Iterable[bytes]) -> set[bytes]:
-    """Return the routing keys of many names; fast if most of them share a tag."""
-    found: set[bytes] = set()
-    tagged: bytes | None = None
-    for name in names:
-        # A name has this tag if its first brace begins it; find() is -1 if there is no brace.
-        if tagged is not None and name.startswith(tagged, name.find(b"{")):
-            continue
-        key = routing_key(name)
-        found.add(key)
-        if len(key) < len(name):
-            tagged = b"{%b}" % key
-    return found
-
-
-def find_shard(name: bytes, partition_count: int, shard_count: int) -> int:
-    """Return the shard that a key or name belongs to."""
-    assert partition_count > 0, partition_count
-    assert shard_count > 0, shard_count
-    return crc32c(routing_key(name)) % partition_count % shard_count
-
-
-# Topology
 
 # The topology is refreshed at most this often, whatever fails.
 REFRESH_INTERVAL_S_MIN = 0.05

@@ -24,7 +24,7 @@ Batches travel like other writes: those committed at the same time share one mes
 of the calls, and each succeeds or fails by itself.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -34,7 +34,6 @@ from onelog.client.connection import Connection
 from onelog.client.group import fill_offsets, fill_places, present_records
 from onelog.client.options import Scope
 from onelog.client.timeseries import to_points
-from onelog.client.topology import routing_keys
 from onelog.client.validation import UNSENDABLE, checks_itself, refuse, refuse_unsendable
 from onelog.client.values import (
     Appended,
@@ -56,6 +55,7 @@ from onelog.client.values import (
     to_written,
 )
 from onelog.errors import FailedPrecondition, InvalidArgument
+from onelog.routing import routing_keys
 from onelog.v1 import kv_pb2, pipeline_pb2
 
 
@@ -369,7 +369,7 @@ class AsyncBatch:
 
     def ack(self, queue: str, messages: Message | Iterable[Message]) -> Self:
         """Acknowledge leased messages; the batch is refused if one of the leases is lost."""
-        leased = [messages] if isinstance(messages, Message) else list(messages)
+        leased = _to_leased(messages)
         if leased:
             with self._adding(queue) as operation:
                 _fill_leased(operation.ack, queue, leased)
@@ -384,7 +384,7 @@ class AsyncBatch:
         reason: str = "",
     ) -> Self:
         """Record failed deliveries of leased messages."""
-        leased = [messages] if isinstance(messages, Message) else list(messages)
+        leased = _to_leased(messages)
         if leased:
             with self._adding(queue) as operation:
                 _fill_leased(operation.nack, queue, leased)
@@ -492,6 +492,17 @@ class AsyncBatch:
     def _refuse_committed(self) -> None:
         if self._written is not None:
             raise FailedPrecondition("the batch is committed already", reason="COMMITTED")
+
+
+def _to_leased(messages: Message | Iterable[Message]) -> Sequence[Message]:
+    if isinstance(messages, Message):
+        return [messages]
+    leased = []
+    for message in messages:
+        if not isinstance(message, Message):
+            raise TypeError("this is no message")  # now, while its place is known
+        leased.append(message)
+    return leased
 
 
 def _fill_leased(request: Any, queue: str, messages: Iterable[Message]) -> None:

@@ -11,11 +11,12 @@ transactions and batches alike.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, TypeVar
 
 from onelog.client.tables import Row
 from onelog.client.times import Time, to_nanoseconds
-from onelog.client.validation import check_fields
+from onelog.client.validation import check_fields, make_number_error
 from onelog.errors import InvalidArgument, LeaseLost, OnelogError, make_error
 from onelog.status import error_of_result
 from onelog.v1 import common_pb2, kv_pb2, pipeline_pb2, queue_pb2, stream_pb2
@@ -52,7 +53,8 @@ def milliseconds(seconds: float | None) -> int:
     if seconds is None or seconds == 0:
         return 0
     if not 0 < seconds * 1000 <= DURATION_MAX:
-        raise InvalidArgument(f"a duration of {seconds} s", reason="DURATION_INVALID")
+        expected = f"0 to {DURATION_MAX // 1000} seconds"
+        raise make_number_error(seconds, expected, "DURATION_INVALID")
     return max(1, round(seconds * 1000))
 
 
@@ -61,14 +63,15 @@ def nanoseconds(seconds: float) -> int:
     if seconds == 0:
         return 0
     if not 0 < seconds * 10**9 <= DURATION_MAX:
-        raise InvalidArgument(f"a duration of {seconds} s", reason="DURATION_INVALID")
+        expected = f"0 to {DURATION_MAX // 10**9} seconds"
+        raise make_number_error(seconds, expected, "DURATION_INVALID")
     return max(1, round(seconds * 10**9))
 
 
-def lifetime_ms(seconds: float | None) -> int:
-    """Return the lifetime of a key in milliseconds; None: it has no end."""
-    if seconds is not None and seconds == 0:
-        raise InvalidArgument("a lifetime of 0 s; None is no end", reason="DURATION_INVALID")
+def positive_ms(seconds: float | None) -> int:
+    """Return a duration in milliseconds that is not 0, which on the wire means the default."""
+    if seconds is not None and seconds == 0 and not isinstance(seconds, bool):
+        raise make_number_error(seconds, "above 0 seconds", "DURATION_INVALID")
     return milliseconds(seconds)
 
 
@@ -109,7 +112,7 @@ class Read:
             options.level = LEASE
         if self.stale:
             options.level = STALE
-            options.max_staleness_ms = milliseconds(self.max_staleness_s)
+            options.max_staleness_ms = positive_ms(self.max_staleness_s)
         elif self.max_staleness_s is not None:
             raise InvalidArgument("a staleness is for stale reads", reason="STALENESS_INVALID")
         if self.min_index:
@@ -326,10 +329,10 @@ class QueueConfig:
         """Fill in the protobuf message."""
         config.max_deliveries = self.max_deliveries
         config.dead_letter_queue = self.dead_letter_queue
-        config.visibility_ms = milliseconds(self.visibility_s)
+        config.visibility_ms = positive_ms(self.visibility_s)
         config.ageing_ms = milliseconds(self.ageing_s)
         config.ttl_ms = milliseconds(self.ttl_s)
-        config.dedup_window_ms = milliseconds(self.dedup_window_s)
+        config.dedup_window_ms = positive_ms(self.dedup_window_s)
         config.dedup_max = self.dedup_max
         config.messages_max = self.messages_max
         config.backoff_ms.extend(milliseconds(each) for each in self.backoff_s)
@@ -466,7 +469,7 @@ class Redrive(Row):
     moved: int
     skipped: int
     remaining: int
-    remaining_is_partial: bool  # at least so many remain
+    remaining_is_partial: bool  # more may remain than were counted
 
 
 def to_redrive(found: queue_pb2.RunningRedrive) -> Redrive:
@@ -784,12 +787,15 @@ def to_group_info(answer: stream_pb2.GetGroupResponse) -> GroupInfo:
     )
 
 
-def to_record(found: stream_pb2.Record) -> Record:
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+def to_record(found: stream_pb2.Record, kind: type[RecordT]) -> RecordT:
     """Convert a record from protobuf."""
     gap = None
     if found.HasField("gap"):
         gap = Gap(found.gap.first_offset, found.gap.last_offset, found.gap.reason)
-    return Record(
+    return kind(
         found.offset,
         found.value,
         found.key if found.HasField("key") else None,
@@ -836,7 +842,7 @@ def fill_put(
     request.key = to_bytes(key)
     request.value = to_bytes(value)
     if ttl_s is not None:
-        request.ttl_ms = lifetime_ms(ttl_s)
+        request.ttl_ms = positive_ms(ttl_s)
     if lease_id:
         request.lease_id = lease_id
     if expected_version is not None:
@@ -860,7 +866,7 @@ def fill_touch(
 ) -> None:
     """Fill in a touch."""
     request.key = to_bytes(key)
-    request.ttl_ms = lifetime_ms(ttl_s)
+    request.ttl_ms = positive_ms(ttl_s)
     if expected_version is not None:
         request.expected_version = expected_version
 
@@ -936,6 +942,9 @@ def fill_path(message: kv_pb2.JsonPath, path: Path) -> None:
     for step in steps:
         if isinstance(step, str):
             message.steps.add().member = step
+        elif isinstance(step, Integral) and not -(2**31) <= int(step) < 2**31:
+            expected = "-2147483648 to 2147483647"
+            raise make_number_error(int(step), expected, "NUMBER_INVALID")
         else:
             message.steps.add().element = step
 

@@ -10,16 +10,16 @@ a shard is always the same, so no event is lost or repeated.
 """
 
 import struct
-from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
+from onelog.client.pages import Pages
 from onelog.client.tables import Row
 from onelog.client.timeseries import SeriesData, to_series_data
 from onelog.client.validation import check_fields, refuse_unsendable
@@ -151,7 +151,7 @@ class Event(Row):
 
 
 @refuse_unsendable
-class AsyncWatch:
+class AsyncWatch(Pages[Event]):
     """An iterator over events. Ends when it is closed, or at the end of ``with``."""
 
     def __init__(
@@ -167,6 +167,7 @@ class AsyncWatch:
     ) -> None:
         if from_start and cursor is not None:
             raise InvalidArgument("a cursor, or from the start", reason="CURSOR_INVALID")
+        super().__init__()
         self._connection = connection
         self._from_start = from_start
         self._scope = scope
@@ -180,53 +181,11 @@ class AsyncWatch:
                 added.name, added.is_prefix = to_bytes(each.prefix), True
             elif each.name is not None:
                 added.name = to_bytes(each.name)
-        self._pages: AsyncGenerator[None, None] | None = None
-        self._is_closed = False
-        self._page: deque[pipeline_pb2.Event] = deque()
 
     @property
     def cursor(self) -> bytes:
         """Where to continue after the last event: pass it to another watch."""
         return self._point.token()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Event:
-        while not self._page:
-            await self._turn()
-        return self._take()
-
-    async def start(self) -> None:
-        """Wait until the watch has begun: it will see every change from now on."""
-        if self._pages is None:
-            self._pages = self._run()
-            await anext(self._pages)
-
-    async def close(self) -> None:
-        """End the watch."""
-        pages, self._pages = self._pages, None
-        self._is_closed = True
-        self._page.clear()
-        if pages is not None:
-            await pages.aclose()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    # As in ``AsyncTail``: pages arrive in the event loop, events are taken in any thread.
-
-    async def _turn(self) -> None:
-        """Wait for the next page; all events of the last one were taken."""
-        if self._is_closed:
-            raise StopAsyncIteration
-        await self.start()
-        assert self._pages is not None
-        await anext(self._pages)
 
     def _take(self) -> Event:
         """Take the next event of the page; IndexError if there is none."""
@@ -320,12 +279,12 @@ def to_event(event: pipeline_pb2.Event) -> Event:
         case "stream":
             stream = event.stream
             kind = _kind(pipeline_pb2.StreamEvent.Kind, stream.kind)
-            record = to_record(stream.record) if stream.HasField("record") else None
+            record = to_record(stream.record, Record) if stream.HasField("record") else None
             return Event("stream", kind, stream.stream.encode(), *place, record=record)
         case _:
             series = event.series
             kind = _kind(pipeline_pb2.SeriesEvent.Kind, series.kind)
-            points = tuple(to_series_data(each) for each in series.points)
+            points = tuple(to_series_data(series.points))
             return Event("ts", kind, series.measurement.encode(), *place, points=points)
 
 

@@ -241,7 +241,7 @@ class Inflation:
         self.size = 0
 
     def step(self, data: bytearray, at: int, stop: int) -> bool:
-        """Inflate some more of what stands there; tell whether that was all of it.
+        """Inflate the next part of a message; return whether that was the last.
 
         Raises zlib.error if it is no gzip, or is not as long as it says.
         """
@@ -398,7 +398,7 @@ class GrpcConnection(Http2Connection):
     def _decompress(
         self, call: Call, flag: int, at: int, stop: int, *, is_end: bool
     ) -> bytes | None:
-        """Return a message of the input as it was meant.
+        """Return a message of the input, decompressed if it is compressed.
 
         None if it was refused, or takes another turn: then it is ``_unfinished``.
         """
@@ -428,7 +428,7 @@ class GrpcConnection(Http2Connection):
     def _begin_inflating(
         self, call: Call, flag: int, at: int, stop: int, *, is_end: bool
     ) -> Inflation | None:
-        """Refuse a message for what it says that it inflates to, or begin."""
+        """Begin to inflate a message; refuse it if the size that it states is too large."""
         if flag != 1 or not call.encoding:
             self._refuse(call, Status(INTERNAL, "a message is marked as compressed, and is not"))
             return None
@@ -440,7 +440,7 @@ class GrpcConnection(Http2Connection):
         elif stated > most:
             self._refuse(call, Status(INTERNAL, "a message cannot be decompressed"))
             return None
-        # A window limits what is on its way, and not what becomes of it here.
+        # A window limits the bytes on their way, not what they inflate to.
         room = max(0, self.limits.buffered_bytes_max + CONNECTION_WINDOW - self.buffered_bytes)
         if stated > limit:
             self._spend_control(_inflation_charge(limit + 1, size))
@@ -461,7 +461,7 @@ class GrpcConnection(Http2Connection):
             self._unfinished = None  # nobody waits for it any more
 
     def _skip(self, call: Call) -> None:
-        """Look at nothing more of a call."""
+        """Ignore the rest of a call's input."""
         call.skips = True
         self._keep(call, -(call.buffered - call.held))
         call.input.clear()
@@ -926,7 +926,7 @@ class ClientConnection(GrpcConnection):
             self._events.append(ResponseStarted(call))
 
     def _ended(self, call: Call, status: Status) -> None:
-        """The server has answered; what we still wanted to send is for nobody."""
+        """End a call that the server has answered; the rest of its request is not sent."""
         if call.input and not status.code:
             status = Status(INTERNAL, "the last message was cut short")
         self._skip(call)

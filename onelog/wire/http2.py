@@ -59,7 +59,7 @@ END_STREAM, ACK, END_HEADERS, PADDED, HAS_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
 HEADER_TABLE_SIZE, ENABLE_PUSH, MAX_CONCURRENT_STREAMS = 1, 2, 3
 INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = 4, 5, 6
 
-FRAME_BYTES_MAX = 16_384  # what we take; nobody may send more to whom has not asked for it
+FRAME_BYTES_MAX = 16_384  # what we accept; a peer may send larger ones only to those that allow it
 PEER_FRAME_BYTES_MAX = (1 << 24) - 1
 STREAM_ID_MAX = (1 << 31) - 1
 WINDOW_MAX = (1 << 31) - 1
@@ -873,7 +873,7 @@ class Http2Connection:
         raise NotImplementedError
 
     def _data_received(self, stream: Any, data: bytes, is_end: bool) -> None:  # noqa: FBT001
-        """Data came; what is kept of it is counted (``_keep``)."""
+        """Data has arrived; what is kept of it is counted (``_keep``)."""
         raise NotImplementedError
 
     def _reset_received(self, stream: Any, code: int) -> None:
@@ -893,7 +893,7 @@ class Http2Connection:
         raise NotImplementedError
 
     def _drained(self, stream: Any) -> None:
-        """All that waited on a stream has been sent."""
+        """A stream has sent everything that waited."""
         raise NotImplementedError
 
     def _ping_acknowledged(self) -> None:

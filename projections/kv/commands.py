@@ -1171,6 +1171,7 @@ KV_OPERATIONS = (
         lambda bodies: f"at once {_describe_all(PutMany(bodies).puts())}",
         is_blind=lambda _: True,
         is_self_describing=True,
+        several=(TYPE_PUT, lambda body: _parse_put_many(body, 0)[0]),
     ),
     Operation(
         0x20,

@@ -3,7 +3,7 @@
 The operations are in commands.py, reads in reads.py, the keys of one namespace in store.py.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 
@@ -19,10 +19,10 @@ from onelog.projections.kv.snapshot import dump_parts, load_section
 from onelog.projections.kv.store import Store
 from onelog.projections.limits import KEYS_RESERVED, U64_MAX
 from onelog.projections.namespaces import Namespace
-from onelog.projections.projection import Due, Handler, Position, SpillStore
+from onelog.projections.projection import Due, Handler, Position, Projection, SpillStore
 from onelog.projections.state_hash import reduce_total
 from onelog.projections.undo import UndoLog
-from onelog.ual.entry import OWNER_KV, Draft
+from onelog.ual.entry import OWNER_KV
 
 # Entry types whose payload says what they write, so apply need not note it for watches.
 SELF_DESCRIBING_TYPES = frozenset(
@@ -32,10 +32,11 @@ EXPIRE_KEY = 1
 EXPIRE_LEASE = 2
 
 
-class KV(KvReads):
+class KV(KvReads, Projection):
     """The state of all keys."""
 
     owner = OWNER_KV
+    operations = KV_OPERATIONS  # results of some hold values that were read, or a key
 
     def __init__(self, position: Position, spill: SpillStore | None = None) -> None:
         super().__init__(position)
@@ -54,11 +55,6 @@ class KV(KvReads):
         self.changes.notes_all = True
         self.changes.size_max = U64_MAX
 
-    @property
-    def large_results(self) -> Collection[int]:
-        """Entry types whose results hold values that were read, or a key."""
-        return [self.owner << 8 | each.number for each in KV_OPERATIONS if each.has_large_result]
-
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handler of each operation."""
         return {
@@ -67,11 +63,13 @@ class KV(KvReads):
             if each.is_entry
         }
 
-    def put_derived(self, namespace: str, key: bytes, value: bytes, index: int) -> None:
-        """Write a key for another projection; the limits of the namespace do not apply."""
-        assert key.startswith(KEYS_RESERVED), key
-        store = self._stores[namespace]
-        store.write_versions((store.write(index, key, value),), entry=index, is_described=False)
+    def put_derived(self, namespace: str, items: Iterable[tuple[bytes, bytes]], index: int) -> None:
+        """Write keys for another projection; the limits of the namespace do not apply."""
+        store, writes = self._stores[namespace], []
+        for key, value in items:
+            assert key.startswith(KEYS_RESERVED), key
+            writes.append(store.write(index, key, value))
+        store.write_versions(writes, entry=index, is_described=False)
 
     def delete_derived(self, namespace: str, key: bytes, index: int) -> None:
         """Delete a key of another projection, if it exists."""
@@ -86,18 +84,6 @@ class KV(KvReads):
         if store is None:
             return 0 if conditions else None
         return first_failed(store, conditions)
-
-    def begin_batch(self) -> None:
-        """Record every change from now on, so that it can be rolled back."""
-        self._undo.begin()
-
-    def commit_batch(self) -> None:
-        """Keep what was applied since ``begin_batch``."""
-        self._undo.commit()
-
-    def rollback_batch(self) -> None:
-        """Return to the state at ``begin_batch``."""
-        self._undo.rollback()
 
     def namespace_created(self, namespace: Namespace) -> None:
         """Open an empty store."""
@@ -172,14 +158,6 @@ class KV(KvReads):
             return False
         store.remove(index, (key,), EXPIRED)
         return True
-
-    def chores(self, now_ns: int, limit: int) -> list[Draft]:  # noqa: ARG002 - of the Protocol
-        """Return nothing: keys need no work besides their expiry."""
-        return []
-
-    def pinned(self, first_index: int, last_index: int) -> Sequence[int]:  # noqa: ARG002
-        """Return nothing: values are in the state."""
-        return ()
 
     def state_hash(self) -> int:
         """Return the hash of all namespaces' content."""

@@ -235,7 +235,7 @@ class OrderedKeys:
                 yield key
 
     def memory(self) -> int:
-        """Return the bytes that the index holds besides the keys themselves."""
+        """Return the memory of the index in bytes, without that of the keys."""
         if self.pending is None:
             return 0
         # The list of sublists costs a pointer per key and some slack at each sublist's end.

@@ -35,7 +35,6 @@ from onelog.projections.codec import (
     U64,
     Ranges,
     Reader,
-    SessionRef,
     encode_prefix,
     encode_ranges,
     encode_sized,
@@ -45,7 +44,7 @@ from onelog.projections.codec import (
 )
 from onelog.projections.errors import BadPayload
 from onelog.projections.limits import U64_MAX
-from onelog.projections.projection import Operation, Position
+from onelog.projections.projection import Commands, Operation, Position
 from onelog.projections.queue.changes import Kind, Note, QueueChanges
 from onelog.projections.queue.cron import BadCron, parse_cron
 from onelog.projections.queue.deadlines import Wakeups
@@ -114,7 +113,7 @@ from onelog.projections.queue.table import (
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Applied, Outcome, Refused, applied
 from onelog.projections.undo import UndoLog
-from onelog.ual.entry import OWNER_QUEUE, Draft, Entry
+from onelog.ual.entry import OWNER_QUEUE, Entry
 from onelog.ual.errors import DataError
 
 TYPE_LEASE = OWNER_QUEUE << 8 | 0x02
@@ -1551,14 +1550,6 @@ QUEUE_OPERATIONS = (
     ),
 )
 OPERATIONS: dict[type[Command], QueueOperation] = {each.command: each for each in QUEUE_OPERATIONS}
-_BY_NUMBER = {each.number: each for each in QUEUE_OPERATIONS}
-
-
-def encode_command(command: Command, namespace: str, session: SessionRef | None = None) -> Draft:
-    """Return the draft of the entry that carries ``command``."""
-    number = OPERATIONS[type(command)].number
-    payload = encode_prefix(namespace, session) + encode_body(command)
-    return Draft(OWNER_QUEUE << 8 | number, payload)
 
 
 def encode_body(command: Command) -> bytes:
@@ -1566,14 +1557,9 @@ def encode_body(command: Command) -> bytes:
     return OPERATIONS[type(command)].encode(command)
 
 
-def decode_command(number: int, reader: Reader) -> Command:
-    """Decode the body of an entry; raise ``BadPayload`` if it is malformed."""
-    operation = _BY_NUMBER.get(number)
-    if operation is None:
-        raise BadPayload(Reason.OPERATION_UNKNOWN, number)
-    command: Command = operation.decode(reader)
-    reader.finish()
-    return command
+_COMMANDS = Commands[Command](OWNER_QUEUE, QUEUE_OPERATIONS, encode_body)
+encode_command = _COMMANDS.encode
+decode_command = _COMMANDS.decode
 
 
 def describe_queue_entry(entry: Entry) -> str:

@@ -13,7 +13,7 @@ from functools import partial
 
 from onelog.projections.codec import Reader, chunked
 from onelog.projections.namespaces import Namespace
-from onelog.projections.projection import Due, Handler, one_by_one
+from onelog.projections.projection import Due, Handler, Projection, one_by_one
 from onelog.projections.queue.changes import Kind
 from onelog.projections.queue.commands import (
     FAILURE_LEASE_EXPIRED,
@@ -46,13 +46,11 @@ from onelog.ual.entry import OWNER_QUEUE, Draft
 ITEM = struct.Struct("<BQQ")  # of an expire entry: kind, queue, message
 
 
-class Queue(QueueWrites):
+class Queue(QueueWrites, Projection):
     """The state of all queues."""
 
     owner = OWNER_QUEUE
-    large_results = frozenset(
-        OWNER_QUEUE << 8 | each.number for each in QUEUE_OPERATIONS if each.has_large_result
-    )
+    operations = QUEUE_OPERATIONS
 
     def find_name(self, queue_id: int) -> tuple[str, str] | None:
         """Return namespace and name of a queue, also of a recently deleted one."""
@@ -84,24 +82,9 @@ class Queue(QueueWrites):
         outcome: Outcome = operation.execute(self, queue, command, moment)
         return outcome
 
-    def begin_batch(self) -> None:
-        """Record every change from now on, so that it can be rolled back."""
-        self._undo.begin()
-
-    def commit_batch(self) -> None:
-        """Keep what was applied since ``begin_batch``."""
-        self._undo.commit()
-
-    def rollback_batch(self) -> None:
-        """Return to the state at ``begin_batch``."""
-        self._undo.rollback()
-
     def namespace_created(self, namespace: Namespace) -> None:
         """Prepare an empty namespace."""
         self._names[namespace.name] = {}
-
-    def namespace_configured(self, namespace: Namespace) -> None:
-        """Do nothing: the limits of a namespace are about keys."""
 
     def namespace_deleted(self, namespace: Namespace) -> None:
         """Drop all its queues."""
@@ -191,10 +174,6 @@ class Queue(QueueWrites):
             for kind, size in queue.memory().items():
                 total[kind] = total.get(kind, 0) + size
         return total
-
-    def evict(self, size: int) -> int:  # noqa: ARG002 - of the Protocol
-        """Return 0: bodies are in the log, and nothing else can be moved."""
-        return 0
 
     def counts(self) -> dict[str, int]:
         """Return the number of objects, by kind."""

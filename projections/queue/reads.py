@@ -154,7 +154,7 @@ class QueueReads:
     def list_redrives(self, queue: QueueState) -> list[tuple[RunningRedrive, int, bool]]:
         """Return the running redrives by id, each with how many messages it has yet to move.
 
-        The last value is whether there may be more: only so many messages are looked at.
+        The last value is whether there may be more, since it visits a limited number of messages.
         """
         found = []
         visits_max = REMAINING_VISITS_MAX // max(1, len(queue.redrives))

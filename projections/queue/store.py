@@ -114,7 +114,7 @@ class DedupWindow:
         return len(self._messages)
 
     def find(self, dedup: bytes, now_ns: int, window_ns: int) -> int | None:
-        """Return the message that came first with this id inside the window."""
+        """Return the first message with this id inside the window."""
         packed = self._messages.get(dedup)
         if packed is None or (packed >> _SHIFT) + window_ns <= now_ns:
             return None
@@ -913,7 +913,7 @@ class QueueState:
         self._passed_for = passed
 
     def _is_next_besides(self, message_id: int, since_ns: int, priority: int) -> bool:
-        """Return what ``is_next`` does, and pass over messages whose bodies are to be."""
+        """Return whether a message is next, setting it aside if its body is to be passed over."""
         if not self.is_next(message_id, since_ns, priority):
             return False
         place = self.table.find(message_id)

@@ -25,8 +25,6 @@ from onelog.projections.codec import (
     U64,
     Ranges,
     Reader,
-    SessionRef,
-    encode_prefix,
     encode_ranges,
     encode_sized,
     read_prefix,
@@ -39,7 +37,7 @@ from onelog.projections.limits import (
     TTL_NS_MAX,
     U64_MAX,
 )
-from onelog.projections.projection import Operation
+from onelog.projections.projection import Commands, Operation
 from onelog.projections.reasons import Reason
 from onelog.projections.stream.filters import EVERYTHING, RecordFilter, parse_filter
 from onelog.projections.stream.limits import (
@@ -53,7 +51,7 @@ from onelog.projections.stream.limits import (
     RECORD_KEY_SIZE_MAX,
     STREAM_NAME_SIZE_MAX,
 )
-from onelog.ual.entry import OWNER_STREAM, Draft, Entry
+from onelog.ual.entry import OWNER_STREAM, Entry
 from onelog.ual.errors import CorruptPayload, PayloadTooLarge
 
 TYPE_APPEND = OWNER_STREAM << 8 | 0x01
@@ -777,22 +775,6 @@ class Retain:
 Command = Append | Create | Configure | Delete | Trim | TrimTo | Retain | GroupCommand | DeadLetter
 
 
-def encode_command(command: Command, namespace: str, session: SessionRef | None = None) -> Draft:
-    """Return the draft of the entry that carries ``command``."""
-    payload = encode_prefix(namespace, session) + encode_body(command)
-    return Draft(OWNER_STREAM << 8 | OPERATIONS[type(command)], payload)
-
-
-def decode_command(operation: int, reader: Reader) -> Command:
-    """Read the body of an entry with the low byte ``operation``, to its end."""
-    known = _BY_NUMBER.get(operation)
-    if known is None:
-        raise BadPayload(Reason.OPERATION_UNKNOWN, operation)
-    command: Command = known.decode(reader)
-    reader.finish()
-    return command
-
-
 def describe_stream_command(entry: Entry) -> str:
     """Return one readable line about an entry of a stream, also for a malformed one."""
     try:
@@ -953,5 +935,6 @@ STREAM_OPERATIONS = (
     Operation(0x13, Claim, read_claim, has_large_result=True, find_repeated=_find_repeated_fetch),
     Operation(0x14, TrimTo, _read_trim_to, find_repeated=_find_repeated_trim),
 )
-OPERATIONS = {each.command: each.number for each in STREAM_OPERATIONS}
-_BY_NUMBER = {each.number: each for each in STREAM_OPERATIONS}
+_COMMANDS = Commands[Command](OWNER_STREAM, STREAM_OPERATIONS, encode_body)
+encode_command = _COMMANDS.encode
+decode_command = _COMMANDS.decode

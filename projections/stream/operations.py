@@ -354,7 +354,7 @@ def publish(streams: Streams, stream: StreamState, group: Group, index: int) -> 
     """Write the committed cursors as a JSON array, in the order of partitions."""
     value = "[" + ",".join(map(str, group.committed)) + "]"
     key = cursor_key(stream.name, group.name)
-    streams.keys.put_derived(stream.namespace, key, value.encode(), index)
+    streams.keys.put_derived(stream.namespace, [(key, value.encode())], index)
 
 
 def cursor_key(stream: str, group: str) -> bytes:

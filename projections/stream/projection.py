@@ -8,7 +8,7 @@ Records are appended in one loop over a span; other commands are decoded and exe
 (operations.py).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from onelog.projections.codec import U64, Reader, chunked
@@ -19,6 +19,7 @@ from onelog.projections.projection import (
     Handler,
     Notes,
     Position,
+    Projection,
     one_by_one,
 )
 from onelog.projections.result import Outcome
@@ -55,22 +56,17 @@ EXPIRE_MEMBER = 1  # the first byte of an item that may expire; the member's id 
 _TRIMS_DUE_MAX = 1_000  # partitions that one call of chores visits
 
 
-class Stream(StreamReads):
+class Stream(StreamReads, Projection):
     """The state of all streams."""
 
     owner = OWNER_STREAM
+    operations = STREAM_OPERATIONS  # results of some list partitions or records
 
     def __init__(self, position: Position, notes: Notes, keys: DerivedKeys) -> None:
         super().__init__(position, Streams(notes, keys))
         self._notes = notes
         self._indexes = self._streams.indexes
-
-    @property
-    def large_results(self) -> Collection[int]:
-        """Types of entries whose results list partitions or records."""
-        return [
-            OWNER_STREAM << 8 | each.number for each in STREAM_OPERATIONS if each.has_large_result
-        ]
+        self._undo = self._indexes.undo
 
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handler of each operation."""
@@ -105,18 +101,6 @@ class Stream(StreamReads):
                 return operations.dead_letter(streams, namespace, command, moment)
             case _:
                 return execute(streams, namespace, command, moment)
-
-    def begin_batch(self) -> None:
-        """Record every change from now on, so that it can be rolled back."""
-        self._indexes.undo.begin()
-
-    def commit_batch(self) -> None:
-        """Keep what was applied since ``begin_batch``, and note its records in the log."""
-        self._indexes.undo.commit()
-
-    def rollback_batch(self) -> None:
-        """Return to the state at ``begin_batch``."""
-        self._indexes.undo.rollback()
 
     def namespace_created(self, namespace: Namespace) -> None:
         """Prepare an empty namespace."""
@@ -208,10 +192,6 @@ class Stream(StreamReads):
             for kind, size in stream.memory().items():
                 total[kind] = total.get(kind, 0) + size
         return total
-
-    def evict(self, size: int) -> int:  # noqa: ARG002 - of the Protocol
-        """Return 0: records are in the log, and what is here is needed by each apply."""
-        return 0
 
     def counts(self) -> dict[str, int]:
         """Return the number of objects, by kind."""

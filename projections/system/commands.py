@@ -21,7 +21,6 @@ from onelog.projections.codec import (
     Prefix,
     Reader,
     SessionRef,
-    encode_prefix,
     encode_sized,
     read_prefix,
 )
@@ -34,7 +33,7 @@ from onelog.projections.limits import (
     HOLD_NAME_SIZE_MAX,
 )
 from onelog.projections.namespaces import LIMITS, Limits
-from onelog.projections.projection import Operation
+from onelog.projections.projection import Commands, Operation
 from onelog.projections.reasons import Reason
 from onelog.projections.system.holds import Cause
 from onelog.ual.entry import (
@@ -164,9 +163,8 @@ def encode_command(
     command: Command, namespace: str = "", session: SessionRef | None = None
 ) -> Draft:
     """Return the draft of the entry that carries ``command``."""
-    flags = FLAG_CONDITIONAL if isinstance(command, Batch) else 0
-    payload = encode_prefix(namespace, session) + _encode_body(command)
-    return Draft(_TYPES[type(command)], payload, flags)
+    draft = _COMMANDS.encode(command, namespace, session)
+    return _marked(draft) if isinstance(command, Batch) else draft
 
 
 def encode_batch(
@@ -185,16 +183,6 @@ def encode_batch(
 
 def _marked(draft: Draft) -> Draft:
     return Draft(draft.entry_type, draft.payload, draft.flags | FLAG_CONDITIONAL)
-
-
-def decode_command(entry_type: int, reader: Reader) -> Command:
-    """Read the body of a system entry, to its end."""
-    known = _BY_TYPE.get(entry_type)
-    if known is None:
-        raise BadPayload(Reason.OPERATION_UNKNOWN, entry_type & 0xFF)
-    command: Command = known.decode(reader)
-    reader.finish()
-    return command
 
 
 def _encode_body(command: Command) -> bytes:
@@ -283,9 +271,8 @@ SYSTEM_OPERATIONS = (
     Operation(0x0C, HoldRelease, lambda reader: HoldRelease(_read_name(reader))),
     Operation(0x0D, HoldBreak, _read_hold_break),
 )
-# The owner of system entries is 0, so their types are their numbers.
-_TYPES = {each.command: each.number for each in SYSTEM_OPERATIONS}
-_BY_TYPE = {each.number: each for each in SYSTEM_OPERATIONS}
+_COMMANDS = Commands[Command](OWNER_SYSTEM, SYSTEM_OPERATIONS, _encode_body)
+decode_command = _COMMANDS.decode  # by type, which is the number: the owner is 0
 
 
 # Describe

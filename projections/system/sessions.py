@@ -76,6 +76,9 @@ _INNER = struct.Struct("<HI")  # of an entry in a batch: type, size
 FindRepeated = Callable[[bytes], bytes]
 """Returns what of the body of an entry is the same when a client repeats its request."""
 
+FindParts = tuple[int, Callable[[bytes], Sequence[bytes]]]
+"""The operation that an entry stands for several times, and from its body the body of each."""
+
 Request = tuple[int, int]
 """The sequence of a request, and the lowest sequence that is not acknowledged."""
 
@@ -96,14 +99,18 @@ class Fingerprints:
     """Makes the fingerprints of requests: what tells a repetition from another request.
 
     A fingerprint covers type, namespace and body of an entry, and no session. Of what the leader
-    adds to a request it covers nothing (``Operation.find_repeated``): a repetition, which another
-    leader may have received, must have the same one.
+    adds to a request it covers nothing (``Operation.find_repeated``), nor whether the leader made
+    one entry of several operations (``Operation.several``): a repetition, which another leader may
+    have received, must have the same one.
     """
 
-    __slots__ = ("_repeated",)
+    __slots__ = ("_repeated", "_several")
 
-    def __init__(self, repeated: Mapping[int, FindRepeated]) -> None:
+    def __init__(
+        self, repeated: Mapping[int, FindRepeated], several: Mapping[int, FindParts]
+    ) -> None:
         self._repeated = repeated
+        self._several = several
 
     def of_span(self, entry_type: int, prefix: bytes, payloads: Iterable[bytes]) -> list[bytes]:
         """Return the fingerprints of payloads without a session, which open with ``prefix``."""
@@ -118,10 +125,11 @@ class Fingerprints:
             found.append(xxh3_64_digest(prefix + body))
         return found
 
-    def of_batch(self, head: bytes, prefix: bytes, entries: Sequence[Entry]) -> bytes:
-        """Return the fingerprint of a batch; ``head`` is the payload of its first entry.
+    def of_batch(self, prefix: bytes, conditions: bytes, entries: Sequence[Entry]) -> bytes:
+        """Return the fingerprint of a batch whose entries open with ``prefix``.
 
-        Several entries that the leader has made of one request have its fingerprint.
+        Several entries that the leader has made of one request have its fingerprint, and one entry
+        that it has made of several operations has that of the operations.
         """
         if entries and entries[0].entry_type in self._repeated:
             found = {
@@ -131,11 +139,18 @@ class Fingerprints:
             }
             if len(found) == 1:
                 return found.pop()
-        state = xxh3_64(head, TYPE_BATCH)
+        state = xxh3_64(prefix + conditions, TYPE_BATCH)
         for entry in entries:
-            payload = _plain(entry)
-            state.update(_INNER.pack(entry.entry_type, len(payload)))
-            state.update(payload)
+            entry_type, payload = entry.entry_type, _plain(entry)
+            payloads = [payload]
+            if entry_type in self._several and payload.startswith(prefix):
+                one_type, find = self._several[entry_type]
+                with suppress(BadPayload):  # it is refused, and repeated as it was
+                    payloads = [prefix + body for body in find(payload[len(prefix) :])]
+                    entry_type = one_type
+            for each in payloads:
+                state.update(_INNER.pack(entry_type, len(each)))
+                state.update(each)
         return state.digest()
 
 
@@ -236,7 +251,7 @@ class Sessions:
         return taken
 
     def answered(self, ref: SessionRef, fingerprint: bytes) -> Duplicate | Refused | None:
-        """Return what ``begin`` would about a sequence that is used; changes nothing."""
+        """Return what ``begin`` would for a used sequence, without changing anything."""
         session = self._by_id.get(ref.session)
         stored = None if session is None else session.results.get(ref.sequence)
         return None if stored is None else _repeat(stored, ref.sequence, fingerprint)

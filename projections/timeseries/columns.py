@@ -26,7 +26,7 @@ checksum ensures that the body is the one that the leader made.
 
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,6 +51,7 @@ Rows = NDArray[np.int64]
 
 BLOCK_WORDS = 4  # index, first time, last time, points
 COLUMN_SIZE = 280  # bytes of an empty column: object, two buffers, numbers, its place in tables
+START: NDArray[np.int64] = np.zeros(1, dtype=np.int64)  # the only series, or where it begins
 _NO_ROWS = np.empty((0, BLOCK_WORDS), dtype=np.int64)
 _RANGE = struct.Struct("<BQHqqQ")
 _HEAD = struct.Struct("<BQHQ")
@@ -120,8 +121,7 @@ class Column:
 
     def cut(self) -> "ColumnCut":
         """Return the column at this moment, for reads on any thread."""
-        (cut,) = Cuts([self])
-        return cut
+        return Cuts([self])[0]
 
     def points_hash(self) -> int:
         """Return the hash of the buffered points."""
@@ -208,40 +208,47 @@ class ColumnCut(NamedTuple):
 
 
 class Cuts:
-    """Cuts of many columns, taken together and iterated on any thread.
+    """Cuts of many columns, taken together and read on any thread.
 
     Parallel lists of references instead of an object each: 20,000 columns take 5 ms, and three
     times that with objects, mostly because the garbage collector walks over them.
     """
 
-    __slots__ = ("_blocks", "_columns", "_counts", "_deleted", "_times", "_values", "_words")
+    __slots__ = ("_blocks", "_columns", "_deleted", "_times", "_values", "block_counts", "counts")
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns  # for their constant fields
         self._times = [column.times for column in columns]
-        self._counts = [len(times) >> 3 for times in self._times]
+        self.counts = [len(times) >> 3 for times in self._times]  # points in the buffers
         self._values = [column.values for column in columns]
         self._deleted = [column.deleted for column in columns]
         self._blocks = [column.blocks for column in columns]
-        self._words = [0 if blocks is None else len(blocks) for blocks in self._blocks]
+        self.block_counts = [
+            0 if blocks is None else len(blocks) // BLOCK_WORDS for blocks in self._blocks
+        ]
 
-    def __iter__(self) -> Iterator[ColumnCut]:
-        rows = zip(
-            self._columns, self._times, self._counts, self._values, self._deleted, self._blocks,
-            self._words, strict=True,
-        )  # fmt: skip
-        for column, times, count, values, deleted, blocks, words in rows:
-            yield ColumnCut(
-                column.series_id,
-                column.field_id,
-                column.field_type,
-                deleted,
-                times,
-                values,
-                count,
-                blocks,
-                words // BLOCK_WORDS,
-            )
+    def __getitem__(self, place: int) -> ColumnCut:
+        column = self._columns[place]
+        return ColumnCut(
+            column.series_id,
+            column.field_id,
+            column.field_type,
+            self._deleted[place],
+            self._times[place],
+            self._values[place],
+            self.counts[place],
+            self._blocks[place],
+            self.block_counts[place],
+        )
+
+    def buffered(self, places: Sequence[int]) -> tuple[Times, "Values"]:
+        """Return the buffered points of some columns of one type, one column after the other."""
+        field_type = self._columns[places[0]].field_type
+        size = VALUE_SIZES[field_type]
+        counts, times, values = self.counts, self._times, self._values
+        raw_times = b"".join([times[place][: 8 * counts[place]] for place in places])
+        raw_values = b"".join([values[place][: size * counts[place]] for place in places])
+        return np.frombuffer(raw_times, np.int64), np.frombuffer(raw_values, DTYPES[field_type])
 
 
 def raw_to_bits(
@@ -348,21 +355,45 @@ class CorruptBlock(ProjectionError):
 
 def resolve(times: Times, bits: NDArray[Any], policy: Policy) -> tuple[Times, NDArray[Any]]:
     """Sort points from the order of arrival to the order of time, and keep one per time."""
-    if len(times) < 2 or bool((times[1:] > times[:-1]).all()):
-        return times, bits
-    order = np.argsort(times, kind="stable")
-    times, bits = times[order], bits[order]
-    kept = np.empty(len(times), dtype=bool)
-    differs = times[1:] != times[:-1]
-    if policy is Policy.FIRST:
-        kept[0] = True
-        kept[1:] = differs
+    chosen = find_counting(times, policy)
+    return (times, bits) if chosen is None else (times[chosen], bits[chosen])
+
+
+def find_counting(
+    times: Times, policy: Policy, columns: NDArray[np.int64] | None = None
+) -> NDArray[np.int64] | None:
+    """Return the positions of the points that count, in the order of time; None for all, in order.
+
+    ``columns`` has the column of each point, ascending, if there are several.
+    """
+    is_later = times[1:] > times[:-1]
+    if columns is not None:
+        is_later |= columns[1:] != columns[:-1]
+    if bool(is_later.all()):
+        return None
+    order: NDArray[np.int64]
+    if columns is None:
+        order = np.argsort(times, kind="stable")
     else:
-        kept[-1] = True
-        kept[:-1] = differs
-    if bool(kept.all()):
-        return times, bits
-    return times[kept], bits[kept]
+        order = np.lexsort((times, columns))
+        columns = columns[order]
+    times = times[order]
+    differs = times[1:] != times[:-1]
+    if columns is not None:
+        differs |= columns[1:] != columns[:-1]
+    kept = np.ones(len(times), dtype=bool)
+    (kept[1:] if policy is Policy.FIRST else kept[:-1])[:] = differs
+    return order[kept]
+
+
+def find_starts(numbers: NDArray[Any]) -> NDArray[np.int64]:
+    """Return where each distinct number begins among sorted ones."""
+    if len(numbers) and numbers[0] == numbers[-1]:
+        return START
+    is_first = np.empty(len(numbers), dtype=bool)
+    is_first[:1] = True
+    np.not_equal(numbers[1:], numbers[:-1], out=is_first[1:])
+    return np.flatnonzero(is_first)
 
 
 def make_block(column: Column, policy: Policy, config_index: int, skip: int = 0) -> Block:

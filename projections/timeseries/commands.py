@@ -23,7 +23,7 @@ from onelog.projections.codec import (
     read_prefix,
 )
 from onelog.projections.errors import BadPayload
-from onelog.projections.projection import Operation
+from onelog.projections.projection import Commands, Operation
 from onelog.projections.reasons import Reason
 from onelog.projections.state_hash import item_hash
 from onelog.projections.timeseries.limits import (
@@ -216,12 +216,6 @@ Command = (
 )
 
 
-def encode_command(command: Command, namespace: str, session: SessionRef | None = None) -> Draft:
-    """Return the draft of the entry that carries ``command``."""
-    payload = encode_prefix(namespace, session) + encode_body(command)
-    return Draft(OWNER_TIMESERIES << 8 | OPERATIONS[type(command)], payload)
-
-
 def encode_chore(command: Command, namespace: str) -> Draft:
     """Return the draft of an entry that a leader proposes by itself.
 
@@ -242,16 +236,6 @@ def encode_chore(command: Command, namespace: str) -> Draft:
 def encode_write_batch(body: bytes, namespace: str, session: SessionRef | None = None) -> Draft:
     """Return the draft of a batch, given the body from ``encode_batch``."""
     return Draft(TYPE_WRITE_BATCH, encode_prefix(namespace, session) + body)
-
-
-def decode_command(operation: int, reader: Reader) -> Command:
-    """Read the body of an entry with the low byte ``operation``, to its end."""
-    known = _BY_NUMBER.get(operation)
-    if known is None:
-        raise BadPayload(Reason.OPERATION_UNKNOWN, operation)
-    command: Command = known.decode(reader)
-    reader.finish()
-    return command
 
 
 def encode_body(command: Command) -> bytes:
@@ -467,8 +451,9 @@ TS_OPERATIONS = (
     Operation(0x0B, Rollup, _read_rollup),
     Operation(0x0C, BeginRollup, _read_rollup_begin),
 )
-OPERATIONS = {each.command: each.number for each in TS_OPERATIONS}
-_BY_NUMBER = {each.number: each for each in TS_OPERATIONS}
+_COMMANDS = Commands[Command](OWNER_TIMESERIES, TS_OPERATIONS, encode_body)
+encode_command = _COMMANDS.encode
+decode_command = _COMMANDS.decode
 TYPE_WRITE_BATCH = OWNER_TIMESERIES << 8 | 0x02
 TYPE_BLOCK = OWNER_TIMESERIES << 8 | 0x03
 

@@ -53,8 +53,18 @@ def series_name(measurement: str, tags: Mapping[str, str] | None = None) -> byte
 
 def format_series(name: SeriesName) -> bytes:
     """Return the canonical bytes of a name whose tags are sorted."""
-    tags = ",".join(f"{_escape(tag)}={_escape(value)}" for tag, value in name.tags)
-    return f"{_escape(name.measurement)}{{{tags}}}".encode()
+    measurement, tags = name
+    text = f"{measurement}{{{','.join([f'{tag}={value}' for tag, value in tags])}}}"
+    is_plain = (
+        "\\" not in text
+        and text.count("{") == text.count("}") == 1
+        and text.count("=") == len(tags)
+        and text.count(",") == max(0, len(tags) - 1)
+    )
+    if not is_plain:
+        escaped = ",".join(f"{_escape(tag)}={_escape(value)}" for tag, value in tags)
+        text = f"{_escape(measurement)}{{{escaped}}}"
+    return text.encode()
 
 
 def parse_series(raw: bytes) -> SeriesName:
@@ -67,6 +77,15 @@ def parse_series(raw: bytes) -> SeriesName:
     except UnicodeDecodeError as error:
         raise BadPayload(Reason.PAYLOAD_NOT_UTF8) from error
     return _parse_plain(text) or _parse_escaped(text)
+
+
+def find_tags(name: bytes) -> Tags:
+    """Return the tags of a canonical name that needs no check, such as that of a series."""
+    text = name.decode()
+    if "\\" in text:
+        return _parse_escaped(text).tags
+    rest = text.partition("{")[2]
+    return () if rest == "}" else _split_tags(rest)
 
 
 def _parse_plain(text: str) -> SeriesName | None:
@@ -84,10 +103,9 @@ def _parse_plain(text: str) -> SeriesName | None:
         return None
     if rest == "}":
         return SeriesName(measurement, ())
-    tags: list[tuple[str, str]] = []
+    tags = _split_tags(rest)
     previous = ""
-    for pair in rest[:-1].split(","):
-        tag, _, value = pair.partition("=")
+    for tag, value in tags:
         if (
             tag <= previous
             or not 0 < len(tag.encode()) <= NAME_SIZE_MAX
@@ -97,8 +115,14 @@ def _parse_plain(text: str) -> SeriesName | None:
         ):
             return None
         previous = tag
-        tags.append((tag, value))
-    return SeriesName(measurement, tuple(tags)) if len(tags) <= TAGS_MAX else None
+    return SeriesName(measurement, tags) if len(tags) <= TAGS_MAX else None
+
+
+def _split_tags(rest: str) -> Tags:
+    """Return the tags of a name without escapes: what follows its measurement, and is not `}`."""
+    return tuple(
+        [(tag, value) for tag, _, value in [pair.partition("=") for pair in rest[:-1].split(",")]]
+    )
 
 
 def _parse_escaped(text: str) -> SeriesName:

@@ -18,7 +18,7 @@ serves nothing) there are none.
 The listings describe measurements, series and tags.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,7 @@ from typing import assert_never
 from onelog.projections.codec import Reader, chunked
 from onelog.projections.errors import BadPayload
 from onelog.projections.namespaces import Namespace
-from onelog.projections.projection import DerivedKeys, Due, Handler, Position, one_by_one
+from onelog.projections.projection import DerivedKeys, Handler, Position, Projection, one_by_one
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Applied, Outcome, Refused
 from onelog.projections.state_hash import reduce_total
@@ -274,15 +274,16 @@ def list_series(
 # The projection
 
 
-class TimeSeries:
+class TimeSeries(Projection):
     """The state of all series."""
 
     owner = OWNER_TIMESERIES
-    large_results: Collection[int] = ()
+    operations = TS_OPERATIONS
 
     def __init__(self, position: Position, keys: DerivedKeys) -> None:
         self._position = position
         self._store = Store(keys)
+        self._undo = self._store.undo
         self._chores = Chores(self._store)
 
     @property
@@ -401,37 +402,18 @@ class TimeSeries:
         """Record every change from now on, so that it can be rolled back."""
         self._store.begin()
 
-    def commit_batch(self) -> None:
-        """Keep what was applied since ``begin_batch``."""
-        self._store.undo.commit()
-
-    def rollback_batch(self) -> None:
-        """Return to the state at ``begin_batch``."""
-        self._store.undo.rollback()
-
     def namespace_created(self, namespace: Namespace) -> None:
         """Open an empty space."""
         space = SeriesSpace(namespace.name, namespace.created_index)
         self._store.spaces[namespace.name] = space
 
-    def namespace_configured(self, namespace: Namespace) -> None:
-        """Do nothing: the limits of a namespace are about keys."""
-
     def namespace_deleted(self, namespace: Namespace) -> None:
         """Drop all series."""
-        self._store.close_room(namespace.name)
+        self._store.close_space(namespace.name)
 
     def next_deadline(self) -> int | None:
         """Return the time at which a leader has something to propose."""
         return self._chores.next_deadline()
-
-    def due(self, now_ns: int, limit: int) -> list[Due]:  # noqa: ARG002 - of the Protocol
-        """Return nothing: retention and rollups are entries of their own."""
-        return []
-
-    def expire(self, item: bytes, index: int, timestamp_ns: int) -> bool:  # noqa: ARG002
-        """Return False: nothing expires by id."""
-        return False
 
     def chores(self, now_ns: int, limit: int) -> list[Draft]:
         """Return blocks, trims and rollups to propose."""
@@ -448,10 +430,6 @@ class TimeSeries:
     def memory(self) -> dict[str, int]:
         """Return the bytes held, by kind."""
         return self._store.memory()
-
-    def evict(self, size: int) -> int:  # noqa: ARG002
-        """Return 0: blocks are in the log already, and writes need the buffers."""
-        return 0
 
     def counts(self) -> dict[str, int]:
         """Return the number of objects, by kind."""

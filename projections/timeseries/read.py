@@ -10,10 +10,13 @@ The caller passes ``read_block``, which returns the plain payload of the entry a
 
 Points of a column come in the order of arrival: blocks by their index, then the buffer. Where they
 overlap they are sorted by time, and the measurement's policy says which of equal times counts.
+
+Many columns have few points each, all of them in the buffer. Those are read together, into one
+array: 10,000 columns of 20 points take 5 ms, and 49 one by one.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,14 +24,18 @@ from numpy.typing import NDArray
 
 from onelog.projections.timeseries.columns import (
     DTYPES,
+    START,
     Column,
     ColumnCut,
     CorruptBlock,
+    Cuts,
     DeletedRange,
     Rows,
     Times,
     Values,
     decode_block,
+    find_counting,
+    find_starts,
     resolve,
 )
 from onelog.projections.timeseries.limits import BUFFER_POINTS, CACHE_SIZE_MAX
@@ -40,6 +47,7 @@ Points = tuple[Times, Values]
 _Mark = tuple[bytes, tuple[DeletedRange, ...], Policy]  # indexes of the blocks first
 
 _ENTRY_SIZE = 400  # bytes of a cached block besides its points
+BUNDLE_POINTS = 1 << 18  # of buffers that are read together
 
 
 class Joined(NamedTuple):
@@ -49,6 +57,20 @@ class Joined(NamedTuple):
     times: Times
     values: Values
     points: int
+
+
+class Bundle(NamedTuple):
+    """The points of one or several columns, one column after the other, sorted by time in each."""
+
+    columns: NDArray[np.int64]  # their numbers, ascending; those without points are omitted
+    starts: NDArray[np.int64]  # where the points of each begin
+    times: Times
+    values: Values
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """The number of points of each column."""
+        return np.diff(self.starts, append=len(self.times))
 
 
 class BlockCache:
@@ -170,6 +192,57 @@ def read_cut(
         joined.values[end:together] = newest[1]
         return _inside((joined.times[:together], joined.values[:together]), first_ns, last_ns)
     return resolve(*_concatenate([older, newest]), policy)
+
+
+def read_bundles(
+    cuts: Cuts,
+    places: Sequence[int],
+    between: tuple[int, int],
+    policy: Policy,
+    cache: BlockCache,
+    pause: Callable[[], None],
+) -> Iterator[Bundle]:
+    """Yield the points of the columns at these places of ``cuts``, which number them from 0.
+
+    A column with blocks is a bundle of its own, to be used before it is read again; the others
+    come together, later than those with blocks that are between them.
+    """
+    buffers: list[int] = []
+    size = 0
+    for number, place in enumerate(places):
+        if cuts.block_counts[place]:
+            pause()
+            times, values = read_cut(cuts[place], *between, policy, cache)
+            if len(times):
+                yield Bundle(np.array([number]), START, times, values)
+            continue
+        buffers.append(number)
+        size += cuts.counts[place]
+        if size >= BUNDLE_POINTS:
+            pause()
+            yield _read_buffers(cuts, places, buffers, between, policy)
+            buffers, size = [], 0
+    if buffers:
+        pause()
+        yield _read_buffers(cuts, places, buffers, between, policy)
+
+
+def _read_buffers(
+    cuts: Cuts, places: Sequence[int], numbers: list[int], between: tuple[int, int], policy: Policy
+) -> Bundle:
+    """Return the points of columns that have no blocks."""
+    chosen = [places[number] for number in numbers]
+    times, values = cuts.buffered(chosen)
+    columns = np.repeat(np.array(numbers), [cuts.counts[place] for place in chosen])
+    counting = find_counting(times, policy, columns)
+    if counting is not None:
+        times, values, columns = times[counting], values[counting], columns[counting]
+    first_ns, last_ns = between
+    is_inside = (times >= first_ns) & (times <= last_ns)
+    if not bool(is_inside.all()):
+        times, values, columns = times[is_inside], values[is_inside], columns[is_inside]
+    starts = find_starts(columns)
+    return Bundle(columns[starts], starts, times, values)
 
 
 def _inside(points: Points, first_ns: int, last_ns: int) -> Points:

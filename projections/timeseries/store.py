@@ -343,7 +343,7 @@ class Store:
 
     # Rooms ---------------------------------------------------------------------------------------
 
-    def close_room(self, namespace: str) -> None:
+    def close_space(self, namespace: str) -> None:
         """Drop everything in a namespace; KV drops its keys."""
         space = self.spaces.pop(namespace)
         for measurement in list(space.measurements.values()):
@@ -435,10 +435,16 @@ class Store:
 
     # Series and columns --------------------------------------------------------------------------
 
-    def add_series(self, measurement: Measurement, name: bytes, tags: Tags, index: int) -> Series:
+    def take_series_ids(self, count: int) -> Iterator[int]:
+        """Return the ids of the next series, for ``add_series``."""
+        first = self.next_series_id
+        self.set_next_series_id(first + count)
+        return iter(range(first, first + count))
+
+    def add_series(
+        self, measurement: Measurement, name: bytes, tags: Tags, series_id: int, index: int
+    ) -> Series:
         """Add a series; ``publish_series`` publishes it once its fields exist."""
-        series_id = self.next_series_id
-        self.set_next_series_id(series_id + 1)
         series = Series(measurement, name, series_id, index)
         self.insert_series(series, tags)
         self.undo.note(partial(self._forget_series, series))
@@ -459,7 +465,7 @@ class Store:
         field_type = series.measurement.fields[field_id].field_type
         column = Column(series.series_id, field_id, field_type)
         self.insert_column(series, column)
-        self.add_hash(items_hash(column.items()))
+        self.add_hash(item_hash(column.head(), 0))  # the only item of an empty column
         self.undo.note(partial(self._forget_column, series, column))
         return column
 
@@ -602,26 +608,24 @@ class Store:
             "series_max": config.series_max,
             "rules": sorted(measurement.rules),
         }
-        self._publish(measurement.space, measurement.name.encode(), document, index)
+        item = META_PREFIX + measurement.name.encode(), _to_json(document).encode()
+        self.keys.put_derived(measurement.space.namespace, [item], index)
 
-    def publish_series(self, series: Series, index: int) -> None:
-        """Write the key that describes a series: its id and its fields with their types."""
-        fields = series.measurement.fields
-        document = {
-            "id": series.series_id,
-            "created": series.created_index,
-            "fields": {
-                fields[field_id].name: TYPE_NAMES[fields[field_id].field_type]
-                for field_id in sorted(series.columns)
-            },
-        }
-        self._publish(series.measurement.space, series.name, document, index)
-
-    def _publish(
-        self, space: SeriesSpace, name: bytes, document: dict[str, Any], index: int
-    ) -> None:
-        value = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
-        self.keys.put_derived(space.namespace, META_PREFIX + name, value, index)
+    def publish_series(self, space: SeriesSpace, several: Iterable[Series], index: int) -> None:
+        """Write the keys that describe series: their ids, and their fields with their types."""
+        described: dict[tuple[str, tuple[int, ...]], str] = {}  # fields, which many series share
+        items = []
+        for series in several:
+            measurement, field_ids = series.measurement, tuple(sorted(series.columns))
+            fields = described.get((measurement.name, field_ids))
+            if fields is None:
+                present = [measurement.fields[field_id] for field_id in field_ids]
+                fields = _to_json({each.name: TYPE_NAMES[each.field_type] for each in present})
+                described[measurement.name, field_ids] = fields
+            numbers = f'"id":{series.series_id},"created":{series.created_index}'
+            value = f'{{{numbers},"fields":{fields}}}'
+            items.append((META_PREFIX + series.name, value.encode()))
+        self.keys.put_derived(space.namespace, items, index)
 
     def memory(self) -> dict[str, int]:
         """Return the bytes held, by kind."""
@@ -637,6 +641,10 @@ class Store:
             "blocks": self.block_count * BLOCK_SIZE,
             "index": sum(measurement.index.memory() for measurement in measurements),
         }
+
+
+def _to_json(document: dict[str, Any]) -> str:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
 def items_hash(items: Iterable[bytes]) -> int:

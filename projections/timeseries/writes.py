@@ -126,7 +126,10 @@ def write_row(store: Store, space: SeriesSpace, command: Write, index: int) -> O
         if measurement is not None and time_ns < measurement.trimmed_ns:
             return Refused(Reason.POINT_TOO_OLD, measurement.trimmed_ns)
     _make_fields(store, plan, index)
-    series = _make_series(store, space, known, command.series, index)
+    series = known
+    if isinstance(series, SeriesName):
+        (series_id,) = store.take_series_ids(1)
+        series = _make_series(store, space, series, command.series, series_id, index)
     fresh = False
     raw_time = time_ns.to_bytes(8, "little", signed=True)
     for name, value in command.fields:
@@ -143,7 +146,7 @@ def write_row(store: Store, space: SeriesSpace, command: Write, index: int) -> O
         store.add_hash(hash_point(seed, time_ns, bits))
     store.point_count += len(command.fields)
     if fresh:
-        store.publish_series(series, index)
+        store.publish_series(space, [series], index)
     note_times(store, series.measurement, time_ns, time_ns)
     return APPLIED
 
@@ -304,27 +307,31 @@ def _make_columns(
     """Create what the plan found missing; return the column of each run."""
     changed: dict[bytes, Series] = {}
     made: list[Column] = []
+    ids = store.take_series_ids(sum(isinstance(each, SeriesName) for each in known))
     for number, column in enumerate(columns):
         if column is None:
             place = batch.run_series[number]
             name = batch.series[place]
-            series = _make_series(store, space, known[place], name, index)
-            known[place] = series
+            series = known[place]
+            if isinstance(series, SeriesName):
+                series = _make_series(store, space, series, name, next(ids), index)
+                known[place] = series
             field_id = series.measurement.field_ids[batch.fields[batch.run_fields[number]][0]]
             column = series.columns.get(field_id)
             if column is None:  # the same field may come in several runs
                 column = store.add_column(series, field_id)
                 changed[name] = series
         made.append(column)
-    for series in changed.values():
-        store.publish_series(series, index)
+    if changed:
+        store.publish_series(space, changed.values(), index)
     return made
 
 
-def _make_series(store: Store, space: SeriesSpace, known: Known, name: bytes, index: int) -> Series:
-    if isinstance(known, Series):
-        return known
-    return store.add_series(space.measurements[known.measurement], name, known.tags, index)
+def _make_series(
+    store: Store, space: SeriesSpace, parsed: SeriesName, name: bytes, series_id: int, index: int
+) -> Series:
+    measurement = space.measurements[parsed.measurement]
+    return store.add_series(measurement, name, parsed.tags, series_id, index)
 
 
 def _make_fields(store: Store, plan: Plan, index: int) -> None:

@@ -160,11 +160,10 @@ def open_target(text: str) -> Target:
     return DirectoryTarget(text, Path(text).absolute())
 
 
-def in_use(target: str, owner: str = "") -> FailedPrecondition:
+def in_use(target: str) -> FailedPrecondition:
     """Return the error for a second export into one target."""
-    by = f" ({owner})" if owner else ""
     return FailedPrecondition(
-        f"another export writes into {target}{by}; wait for it, or use another target",
+        f"another export writes into {target}; wait for it, or use another target",
         reason="TARGET_IN_USE",
     )
 

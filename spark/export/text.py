@@ -152,9 +152,8 @@ def _maps(values: pa.Array) -> pa.Array:
         pa.field("value", values.type.item_type),
     ])))  # fmt: skip
     pairs = lists.flatten()
-    assert _is_text(values.type.key_type), "keys of maps are text"
-    keys, items = pc.struct_field(pairs, [0]), pc.struct_field(pairs, [1])
-    elements = pc.binary_join_element_wise(_quoted(keys), to_json(items), _scalar(":"))
+    keys, items = _encode(pc.struct_field(pairs, [0])), to_json(pc.struct_field(pairs, [1]))
+    elements = pc.binary_join_element_wise(keys, items, _scalar(":"))
     return _bracketed(lists, elements, "{", "}")
 
 

@@ -117,17 +117,17 @@ class Switch:
     # The weather
 
     def set_weather(self, sources: list[str], targets: list[str], weather: Weather) -> None:
-        """Let this happen to what the first send to the others."""
+        """Treat packets of these sources to these targets like this from now on."""
         changed = {(one, other): weather for one in sources for other in targets if one != other}
         self._weather = self._weather | changed  # the thread reads it
 
     def part(self, ones: list[str], others: list[str]) -> None:
-        """Let no packet through between these, in either direction."""
+        """Drop all packets between these, in both directions."""
         self.set_weather(ones, others, CUT)
         self.set_weather(others, ones, CUT)
 
     def mend(self) -> None:
-        """Let everything through."""
+        """Pass all packets again."""
         self._weather = {}
 
     # Inside

@@ -34,7 +34,7 @@ POLL_S = 0.05
 
 
 def set_clock(process: ServeProcess, offset_s: int) -> None:
-    """Let the wall clock of a process be wrong by this."""
+    """Set how wrong the wall clock of a process is."""
     file = process.directory / "clock"
     new = file.with_suffix(".new")
     new.write_text(f"{offset_s:+d}s\n")
@@ -42,7 +42,7 @@ def set_clock(process: ServeProcess, offset_s: int) -> None:
 
 
 def fake_clock(process: ServeProcess) -> None:
-    """Let the wall clock of a process be changeable, before it starts."""
+    """Prepare a process, before it starts, for a wall clock that can be set."""
     set_clock(process, 0)
     process.prefix = [
         "env",

@@ -85,7 +85,7 @@ def tear_last_entry(root: Path) -> None:
 
 
 def put_older_manifest(root: Path, generation: int) -> None:
-    """Let MANIFEST know nothing of entry 311; the hint says that it is durable."""
+    """Write a MANIFEST without entry 311, which the hint says is durable."""
     checkpoint = replace(
         samples.MANIFEST.checkpoint,
         end_index=310,

@@ -331,7 +331,7 @@ class Model:
         return keys + [lease.deadline_ns for lease in self.leases.values()]
 
     def expire(self, index: int, now_ns: int) -> None:
-        """Let everything go that is due; the order of equals is by key."""
+        """Expire everything that is due; the order of equals is by key."""
         for key in sorted(self.live()):
             found = self.find(key)
             if found is not None and found.expires_ns is not None and found.expires_ns <= now_ns:

@@ -18,6 +18,7 @@ from onelog.projections.system.commands import (
 )
 from onelog.projections.system.commands import encode_command as encode_system
 from onelog.projections.system.projection import System
+from onelog.projections.system.sessions import Fingerprints
 from onelog.ual.entry import (
     OWNER_KV,
     OWNER_QUEUE,
@@ -167,7 +168,12 @@ def test_adding_a_projection_is_one_line_in_the_table() -> None:
     kv, mirror = KV(position, spill), Mirror(position, spill)
     table: dict[int, Projection] = {OWNER_KV: kv, 0x07: mirror}
     router = ProjectionRouter(
-        table, VoidNotes(), system=System(table), checker=kv, position=position
+        table,
+        VoidNotes(),
+        system=System(table),
+        checker=kv,
+        position=position,
+        fingerprints=Fingerprints({}, {}),
     )
     world = World()
     draft = encode_command(Put(b"k", b"v"), NAMESPACE)

@@ -115,7 +115,7 @@ class World:
         return item.value
 
     def pass_time(self, duration_ns: int) -> list[Result]:
-        """Let time pass and apply whatever is due then."""
+        """Move the clock, and apply whatever is due then."""
         self.now_ns += duration_ns
         results: list[Result] = []
         for _ in range(ROUNDS_MAX):

@@ -333,7 +333,7 @@ class SimDisk:
         after: int = 0,
         times: float = 1,
     ) -> None:
-        """Let ``operation`` raise ``OSError(error)``. A failed sync makes nothing durable."""
+        """Make ``operation`` raise ``OSError(error)``. A failed sync makes nothing durable."""
         self._faults.append(Fault(operation, error, path_contains, after, times))
 
     def heal(self) -> None:
@@ -345,7 +345,7 @@ class SimDisk:
         return bytes(self._find(path, Inode).visible)
 
     def put(self, path: Path, content: bytes) -> None:
-        """Let ``path`` hold ``content``, durable at once with all names in its directory."""
+        """Put ``content`` at ``path``, durable at once with all names in its directory."""
         directory = self._make_directories(path.parent, durable=True)
         if path.name not in directory.visible:
             directory.change(NameChange(Inode(b"", b""), None, path.name))

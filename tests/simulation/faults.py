@@ -54,7 +54,7 @@ class Faults:
         self.is_over = False
 
     def begin(self) -> None:
-        """Let the weather be as it may be from the beginning, and the rest come in time."""
+        """Set the first weather, and schedule the faults."""
         self.weather()
         for replica in self._replicas:
             replica.slow_sync = self._rng.choice(self._profile.slow_sync)
@@ -368,7 +368,7 @@ class Faults:
         self._some().slow_sync = self._rng.choice(self._profile.slow_sync)
 
     def disk_full(self) -> None:
-        """Let a disk be full for a while."""
+        """Fill a disk for a while."""
         self._fill(self._some(), self._rng.choice([0, 100, 2000]))
 
     def _fill(self, replica: Replica, free: int) -> None:
@@ -384,7 +384,7 @@ class Faults:
         self._schedule.after(self._rng.uniform(0.2, 4.0), empty)
 
     def disk_error(self) -> None:
-        """Let a file operation fail, once."""
+        """Make one file operation fail."""
         replica, operation = self._some(), self._rng.choice(FAILING)
         self._note(f"{operation} will fail on {replica.name}")
         replica.disk.fail(operation, errno.EIO, after=self._rng.randint(0, 10))
@@ -442,7 +442,7 @@ class Faults:
         self._start(replica)
 
     def wall_jump(self) -> None:
-        """Let a wall clock jump."""
+        """Make a wall clock jump."""
         self._some().clock.wall_offset_s += self._rng.choice([-900.0, -2.0, 2.0, 900.0])
 
     # What operators do
@@ -452,7 +452,7 @@ class Faults:
         self._snapshot(self._some())
 
     def snapshot_all(self) -> None:
-        """Let everybody take snapshots and drop logs: who is down or cut off now falls behind."""
+        """Take snapshots and trim everywhere: replicas that are down or cut off fall behind."""
         for replica in self._replicas:
             self._snapshot(replica)
 
@@ -484,7 +484,7 @@ class Faults:
             replica.run(partial(_transfer, target))
 
     def add_learner(self) -> None:
-        """Let a new replica join."""
+        """Add a new replica, as a learner."""
         leaders = self._leading()
         if leaders and len(self._replicas) < REPLICAS_MAX:
             leader = self._rng.choice(leaders)
@@ -505,7 +505,7 @@ class Faults:
                 self._change(leader, Membership.with_promoted, member)
 
     def remove(self) -> None:
-        """Let somebody go who does not lead."""
+        """Remove a member that does not lead."""
         for leader in self._leading():
             assert leader.shard is not None
             membership = leader.shard.member.membership

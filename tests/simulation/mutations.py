@@ -176,7 +176,7 @@ class Mutation:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Let the replacements be in force."""
+        """Replace the functions within a block."""
         with ExitStack() as stack:
             for owner, name, replacement in self.patches:
                 stack.enter_context(patch.object(owner, name, replacement))

@@ -74,7 +74,7 @@ class Network:
             self.break_link(*link)
 
     def mend(self) -> None:
-        """Let every link work again."""
+        """Repair every link."""
         self.cut.clear()
 
     def _arrive(self, link: tuple[UUID, UUID], session: int, message: Message) -> None:

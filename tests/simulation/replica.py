@@ -236,7 +236,7 @@ class Replica:
         self.disk = self.disk.crash(policy, Random(self._rng.getrandbits(64)))
 
     def lose_power_after(self, operations: int) -> None:
-        """Let the power fail once the disk has done so many more operations."""
+        """Cut the power after this many more operations of the disk."""
         left = operations
 
         def count(_description: str) -> None:
@@ -261,6 +261,11 @@ class Replica:
             and self.disk.capacity is None
             and not self.shard.shipping.repair.damages
         )
+
+    def lacks_all_before(self, index: int) -> bool:
+        """Tell whether it cannot start for want of something, all of which is before an index."""
+        damages = () if self.repairing is None else self.repairing.repair.damages.values()
+        return bool(damages) and all(each.last_index < index for each in damages)
 
     def deliver(self, sender: UUID, message: Message) -> None:
         """Take a message from the network."""

@@ -22,7 +22,7 @@ class Schedule:
         self.at(self.now_s + delay_s, act)
 
     def run_until(self, end_s: float) -> None:
-        """Let everything happen that is due by then."""
+        """Run everything that is due by then."""
         while self._events and self._events[0][0] <= end_s:
             self.now_s, _, act = heapq.heappop(self._events)
             act()

@@ -14,7 +14,7 @@ import pytest
 from onelog.cluster.raft.member import LEADER
 from onelog.cluster.raft.state_comparison import Alarm
 from onelog.projections.kv.commands import TYPE_PUT
-from onelog.ual.entry import OWNER_KV, Entry
+from onelog.ual.entry import OWNER_KV
 from tests.simulation.mutations import CALM
 from tests.simulation.replica import Replica
 from tests.simulation.world import World
@@ -57,24 +57,19 @@ def leading(world: World) -> list[Replica]:
 
 
 def smuggle(replica: Replica) -> None:
-    """Let puts be applied with another byte from now on, on this replica alone.
+    """Make this replica alone apply puts with another byte from now on.
 
     Not one put only: its key is soon overwritten, and then the states are equal again.
     """
     assert replica.shard is not None
-    router = replica.shard.router
-    apply_group = router.apply_group
+    handlers = replica.shard.router._handlers
+    put = handlers[TYPE_PUT]
 
-    def wrong(entries: Sequence[Entry]) -> Any:
-        return apply_group([_changed(entry) for entry in entries])
+    def wrong(prefix: bytes, index: int, now_ns: int, payloads: Sequence[bytes]) -> Any:
+        changed = [payload[:-1] + bytes([payload[-1] ^ 1]) for payload in payloads]
+        return put(prefix, index, now_ns, changed)
 
-    router.apply_group = wrong  # type: ignore[method-assign]
-
-
-def _changed(entry: Entry) -> Entry:
-    if entry.entry_type != TYPE_PUT:
-        return entry
-    return entry._replace(payload=entry.payload[:-1] + bytes([entry.payload[-1] ^ 1]))
+    handlers[TYPE_PUT] = wrong
 
 
 @pytest.mark.parametrize("members", [3, 5])

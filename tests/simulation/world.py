@@ -218,7 +218,11 @@ class World:
         return len({shard and shard.member.applied for shard in shards}) == 1
 
     def _members(self) -> list[Replica]:
-        """The replicas that the present leader takes for members."""
+        """The replicas that the present leader takes for members, but for those beyond repair.
+
+        One that cannot start waits for a range that the others have trimmed while it was cut off.
+        docs/operations.md says what to do: remove it, and add a node with an empty directory.
+        """
         leaders = [
             replica.shard.member
             for replica in self.replicas
@@ -227,7 +231,9 @@ class World:
         if not leaders:
             self.fail("nobody leads in the end")
         members = max(leaders, key=lambda each: each.term).membership.members
-        return [replica for replica in self.replicas if replica.node_id in members]
+        found = [replica for replica in self.replicas if replica.node_id in members]
+        first_indexes = [each.shard.log.first_index for each in found if each.shard is not None]
+        return [each for each in found if not each.lacks_all_before(min(first_indexes))]
 
     def _add_replica(self, *, is_liar: bool = False) -> Replica:
         replica = Replica(

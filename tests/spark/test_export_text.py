@@ -24,6 +24,7 @@ SCHEMA = pa.schema(
         pa.field("real", pa.float64()),
         pa.field("moment", pa.timestamp("us", tz="UTC")),
         pa.field("headers", pa.map_(pa.string(), pa.binary())),
+        pa.field("weights", pa.map_(pa.binary(), pa.int32())),
         pa.field("list", pa.list_(pa.float64())),
         pa.field("struct", pa.struct([("name", pa.string()), ("values", pa.list_(pa.int64()))])),
     ]
@@ -45,6 +46,7 @@ def rows(count: int, seed: int = 1) -> list[dict[str, Any]]:
             "moment": datetime(2026, 1, 1, tzinfo=UTC)
             + timedelta(microseconds=rng.randrange(9**9)),
             "headers": [(text, rng.randbytes(2)) for text in rng.sample(TEXTS, rng.randrange(3))],
+            "weights": [(name, 7) for name in rng.sample((b"", b"\xff", b"bob"), rng.randrange(3))],
             "list": [rng.choice((None, 1.5)) for _ in range(rng.randrange(3))],
             "struct": {"name": rng.choice(TEXTS), "values": [1, None][: rng.randrange(3)]},
         }
@@ -64,7 +66,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, list) and value and isinstance(value[0], tuple):
-        return {name: plain(each) for name, each in value}
+        return {plain(name): plain(each) for name, each in value}
     if isinstance(value, list):
         return [plain(each) for each in value]
     return value
@@ -81,7 +83,7 @@ def test_lines_of_json_are_those_that_python_would_write(start: int, count: int)
     found = [json.loads(line) for line in lines]
     wanted = [
         {
-            name: {} if name == "headers" and value == [] else plain(value)
+            name: {} if name in ("headers", "weights") and value == [] else plain(value)
             for name, value in row.items()
         }
         for row in rows(500)[start : start + count]

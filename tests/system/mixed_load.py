@@ -399,7 +399,7 @@ class MixedLoad:
         told_alike(self._watchers)
 
     async def _settle(self) -> None:
-        """Let the programs end; every message was acknowledged once."""
+        """End the programs, and check that every message was acknowledged once."""
         for each in self.programs:
             each.is_stopping = each not in self._consumers
         ending = [

@@ -319,7 +319,7 @@ def _keyed(value: Any) -> Any:
 
 
 def corrupt(shard: Shard) -> None:
-    """Let this replica apply puts with another last byte from now on."""
+    """Make this replica apply puts with another last byte from now on."""
     apply_group = shard.router.apply_group
 
     def wrong(entries: Sequence[Entry]) -> list[Result]:

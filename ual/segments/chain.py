@@ -42,7 +42,7 @@ Segment = SealedSegment | UnsealedSegment | DamagedSegment
 
 # A mapping holds a descriptor, a process has 1,024 of them by default, and a node many logs.
 MAPPED_SEGMENTS_MAX = 16
-# Damage that was met and not looked at yet; more of it is met again.
+# Damage that waits to be handled; what does not fit is met again.
 MET_MAX = 64
 
 

@@ -426,7 +426,7 @@ class SealedSegment:
         assert self.first_index <= index <= self.last_index, (index, self.path)
         if mapping.indexes is None:
             return index - self.first_index
-        # The sparse table says which 256 indexes to look at: one page of the mapped table.
+        # The sparse table says which 256 indexes to search: one page of the mapped table.
         key = np.uint64(index)
         block = int(np.searchsorted(self._summary.sparse_indexes, key, "right")) - 1
         if block >= 0:

@@ -34,7 +34,7 @@ READY_MAX = 20_000
 READY_BYTES_MAX = 64 << 20
 # Values that are sent at a time during preparation.
 FILL_BYTES_MAX = 4 << 20
-# Values that differ begin so far apart in so much noise, and there are as many as fit so much.
+# Values are cut from noise of NOISE_SIZE bytes, NOISE_STEP apart.
 NOISE_SIZE, NOISE_STEP = 1 << 20, 4_099
 VALUES_MIN, VALUES_MAX, VALUES_BYTES_MAX = 8, 4_096, 8 << 20
 # One in this many calls of ``mixed`` is a write.

@@ -49,7 +49,14 @@ FOLLOW_S = 0.2
 LINES_MAX = 100_000
 WIDTH = 120  # of a table that is not for a terminal
 
-app = group("Run a cluster on this machine.")
+app = group(
+    "Run a cluster on this machine.",
+    "onelog cluster up --detach",
+    "onelog cluster status",
+    "onelog cluster kill 1",
+    "onelog cluster restart 1",
+    "onelog cluster down",
+)
 
 Dir = Annotated[
     Path, typer.Option("--dir", help="The cluster's directory, with all data and logs.")
@@ -185,7 +192,7 @@ def _print_ready(directory: ClusterDirectory, status: "ClusterStatus") -> list[i
 
 @app.command()
 def certs(
-    path: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files are, or will be.")],
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of the files.")],
     *,
     nodes: Annotated[
         list[str] | None,

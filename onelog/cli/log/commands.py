@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from onelog.cli.command import Group
+from onelog.cli.command import group
 
 if TYPE_CHECKING:
     from onelog.cli.log.output import StateReport
@@ -22,10 +22,12 @@ EXIT_CLEAN = 0
 EXIT_DAMAGED = 1
 EXIT_TIDY = 3
 
-app = typer.Typer(
-    help="Inspect, verify and repair the files of a data directory; no server is needed.",
-    cls=Group,
-    rich_markup_mode=None,
+app = group(
+    "Inspect, verify and repair the files of a data directory; no server is needed.",
+    "onelog log inspect ./onelog-data",
+    "onelog log verify ./onelog-data",
+    "onelog log replay ./onelog-data --key greeting",
+    "onelog log prove ./onelog-data",
 )
 
 

@@ -247,8 +247,7 @@ def _print_shard(console: Console, shard: ShardReport) -> None:
         f"shard {shard.shard}: {what}, {decimal(shard.size_bytes)}, committed to "
         f"{shard.commit_index}, durable to {shard.durable_index}, "
         f"voted term {_number(shard.voted_term)}, {counted(shard.generation, 'cut')}, "
-        f"{counted(shard.snapshot_count, 'snapshot')}, "
-        f"{counted(shard.cold_range_count, 'cold range')}",
+        f"{counted(shard.snapshot_count, 'snapshot')}",
         "bold",
     )
     for problem in shard.problems:
@@ -290,7 +289,7 @@ def _print_files(console: Console, files: Sequence[FileReport]) -> None:
 
 def _file_cells(file: FileReport) -> tuple[str, ...]:
     return (
-        _printable(file.name),
+        printable(file.name),
         str(file.first_index),
         _number(file.last_index),
         _number(file.entry_count),
@@ -299,7 +298,7 @@ def _file_cells(file: FileReport) -> tuple[str, ...]:
         # The entry that founds a database has no time.
         time_text(file.first_timestamp_ns)[:19] if file.first_timestamp_ns else "-",
         time_text(file.last_timestamp_ns)[:19] if file.last_timestamp_ns else "-",
-        _printable(_what(file)),
+        printable(_what(file)),
     )
 
 
@@ -413,7 +412,7 @@ def progress_bar(title: str, *, is_shown: bool) -> Iterator[ProgressCall | None]
         task = bar.add_task(title, total=None)
 
         def show(done_bytes: int, total_bytes: int, path: Path) -> None:
-            name = _printable(path.name)
+            name = printable(path.name)
             bar.update(task, completed=done_bytes, total=total_bytes, description=Text(name).plain)
 
         yield show
@@ -427,20 +426,11 @@ def _console() -> Console:
 
 
 def _line(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(_printable(text), style))
+    console.print(Text(printable(text), style))
 
 
 def _write(text: str) -> None:
     sys.stdout.write(text)
-
-
-def _printable(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode()
-        for char in text
-    )
 
 
 def _relative(path: Path, data_dir: Path) -> str:

@@ -3,9 +3,9 @@
 Written by ``python -m scripts.generate_sync_client``: change it there.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from onelog.client.blocking import Facade
+from onelog.client.blocking import Facade, Items
 from onelog.client.options import LONG_TIMEOUT_S
 from onelog.v1 import admin_pb2, log_pb2
 
@@ -90,7 +90,7 @@ class Admin(Facade):
         with_voids: bool = False,
         pass_damage: bool = False,
         endpoint: str | None = None,
-    ) -> Iterator[log_pb2.Entry]:
+    ) -> Items[log_pb2.Entry]:
         """Yield committed entries in order; with ``follow`` continue with new ones, endlessly.
 
         It begins at ``first_index``, or at the first entry that is kept. What the node cannot read

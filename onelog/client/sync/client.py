@@ -3,10 +3,10 @@
 Written by ``python -m scripts.generate_sync_client``: change it there.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
-from onelog.client.blocking import Facade, LoopThread
+from onelog.client.blocking import Facade, Items, LoopThread
 from onelog.client.client import AsyncClient
 from onelog.client.options import DEFAULT_ENDPOINT, ClientOptions, Durability, Tls
 from onelog.client.sync.admin import Admin
@@ -80,7 +80,7 @@ class Client(Facade):
 
     def queues(
         self, prefix: str = "", *, routing_key: Key = b"", read: Read | None = None
-    ) -> Iterator[QueueInfo]:
+    ) -> Items[QueueInfo]:
         """Yield the queues whose name begins with ``prefix``.
 
         With ``routing_key`` only those in its shard. A read with an index (``min_index``,
@@ -90,7 +90,7 @@ class Client(Facade):
 
     def streams(
         self, prefix: str = "", *, routing_key: Key = b"", read: Read | None = None
-    ) -> Iterator[StreamInfo]:
+    ) -> Items[StreamInfo]:
         """Yield the streams whose name begins with ``prefix``.
 
         With ``routing_key`` only those in its shard. A read with an index (``min_index``,
@@ -175,12 +175,12 @@ class Client(Facade):
         """Connect now instead of on the first call.
 
         While no endpoint accepts a connection it tries again, since a server may be starting: for
-        the timeout, or for ``refused_s``.
+        ``refused_s``, or a fifth of the timeout.
         """
         self._thread.run(self._core.connect(refused_s=refused_s))
 
     def ping(self, *, endpoint: str | None = None) -> float:
-        """Ask a node for a sign of life and return how long the answer took, in seconds.
+        """Ask a node for an answer and return how long that took, in seconds.
 
         ``endpoint`` says which node; without it, any. Connecting is not counted.
         """

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Self
 
 from onelog.client.blocking import Facade
+from onelog.client.leased import FetchedRecord
 from onelog.client.tables import Rows
 from onelog.client.times import Time
 from onelog.client.values import GroupConfig, GroupInfo, Read, Record
@@ -101,13 +102,13 @@ class Consumer(Facade):
         found: tuple[int, ...] = self._core.partitions
         return found
 
-    def fetch(self, *, wait_s: float = 0.0, limit: int | None = None) -> Rows[Record]:
+    def fetch(self, *, wait_s: float = 0.0, limit: int | None = None) -> Rows[FetchedRecord]:
         """Return the next records; wait up to ``wait_s`` for the first. May return none.
 
-        Records whose delivery failed, or whose member is gone, come first. A fetch is a sign of
-        life. If the session of the member ran out, it joins again.
+        Records whose delivery failed, or whose member is gone, come first. A fetch counts as a
+        heartbeat. If the session of the member ran out, it joins again.
         """
-        found: Rows[Record] = self._thread.run(self._core.fetch(wait_s=wait_s, limit=limit))
+        found: Rows[FetchedRecord] = self._thread.run(self._core.fetch(wait_s=wait_s, limit=limit))
         return found
 
     def ack(self, records: Record | Iterable[Record]) -> int:
@@ -126,13 +127,17 @@ class Consumer(Facade):
         found: int = self._thread.run(self._core.nack(records, delay_s=delay_s, reason=reason))
         return found
 
-    def claim(self, idle_s: float, *, limit: int = 100) -> Rows[Record]:
+    def claim(self, idle_s: float, *, limit: int = 100) -> Rows[FetchedRecord]:
         """Take over records that have been pending with another member for ``idle_s``."""
-        found: Rows[Record] = self._thread.run(self._core.claim(idle_s, limit=limit))
+        found: Rows[FetchedRecord] = self._thread.run(self._core.claim(idle_s, limit=limit))
         return found
 
     def commit(self, records: Record | Iterable[Record]) -> None:
-        """Set the group's offsets to after these records, for groups without a pending list."""
+        """Set the group's offsets to after these records, for groups without a pending list.
+
+        ConditionFailed (GENERATION_STALE) if partitions have moved meanwhile, or the session ran
+        out.
+        """
         self._thread.run(self._core.commit(records))
 
     def close(self) -> None:
@@ -142,8 +147,8 @@ class Consumer(Facade):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Record:
-        found: Record = self._take_next()
+    def __next__(self) -> FetchedRecord:
+        found: FetchedRecord = self._take_next()
         return found
 
     def __enter__(self) -> Self:

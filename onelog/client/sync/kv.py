@@ -3,10 +3,10 @@
 Written by ``python -m scripts.generate_sync_client``: change it there.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from onelog.client.blocking import Facade, unwrap
+from onelog.client.blocking import Facade, Items, unwrap
 from onelog.client.sync.leases import Lease, Lock
 from onelog.client.sync.transactions import Txn
 from onelog.client.tables import Rows
@@ -141,7 +141,7 @@ class KV(Facade):
         keys_only: bool = False,
         routing_key: Key = b"",
         read: Read | None = None,
-    ) -> Iterator[Item]:
+    ) -> Items[Item]:
         """Yield keys in order: those with a prefix, or from ``start`` to before ``end``.
 
         Pages are fetched as the caller needs them; after a broken connection the scan resumes. With

@@ -3,9 +3,9 @@
 Written by ``python -m scripts.generate_sync_client``: change it there.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from onelog.client.blocking import Facade
+from onelog.client.blocking import Facade, Items
 from onelog.v1 import log_pb2
 
 
@@ -26,7 +26,7 @@ class Log(Facade):
         owners: Iterable[log_pb2.Owner] = (),
         bytes_per_second_max: int = 0,
         endpoint: str | None = None,
-    ) -> Iterator[log_pb2.LogFrame]:
+    ) -> Items[log_pb2.LogFrame]:
         """Yield the entries of a range as they are stored, in order and without gaps.
 
         If a replica fails, lags, or does not keep the range, another one continues after the last
@@ -45,9 +45,7 @@ class Log(Facade):
             1,
         )
 
-    def snapshot(
-        self, shard: int, index: int = 0, *, endpoint: str | None = None
-    ) -> Iterator[bytes]:
+    def snapshot(self, shard: int, index: int = 0, *, endpoint: str | None = None) -> Items[bytes]:
         """Yield the file of a snapshot in chunks; ``index`` 0 is the newest one.
 
         It is read from the shard's leader, or from ``endpoint``: each node keeps its own snapshots.

@@ -3,10 +3,10 @@
 Written by ``python -m scripts.generate_sync_client``: change it there.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from onelog.client.blocking import Facade
+from onelog.client.blocking import Facade, Items
 from onelog.client.leased import LeasedMessage
 from onelog.client.sync.worker import Worker
 from onelog.client.tables import Rows
@@ -117,7 +117,7 @@ class Queue(Facade):
 
     def consume(
         self, *, credit: int = 100, visibility_s: float | None = None
-    ) -> Iterator[LeasedMessage]:
+    ) -> Items[LeasedMessage]:
         """Yield messages as they arrive, with at most ``credit`` unsettled ones.
 
         They are read in the background: up to ``credit`` messages wait in memory. Messages that are

@@ -3,9 +3,9 @@
 Written by ``python -m scripts.generate_sync_client``: change it there.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
-from onelog.client.blocking import Facade
+from onelog.client.blocking import Facade, Items
 from onelog.client.sync.group import Group
 from onelog.client.sync.tail import Tail
 from onelog.client.tables import Rows
@@ -123,20 +123,22 @@ class Stream(Facade):
         from_offset: int = 0,
         from_ns: Time = 0,
         to_offset: int | None = None,
+        limit: int = 0,
         partition: int = 0,
         only: RecordFilter | None = None,
         read: Read | None = None,
-    ) -> Iterator[Record]:
+    ) -> Items[Record]:
         """Yield the records of a partition that exist now, page by page.
 
-        From an offset or a time, up to and including ``to_offset``. A record with a ``gap`` stands
-        for records that were deleted.
+        From an offset or a time, up to and including ``to_offset``, at most ``limit`` (0: all). A
+        record with a ``gap`` stands for records that were deleted.
         """
         return self._thread.iterate(
             self._core.read(
                 from_offset=from_offset,
                 from_ns=from_ns,
                 to_offset=to_offset,
+                limit=limit,
                 partition=partition,
                 only=only,
                 read=read,

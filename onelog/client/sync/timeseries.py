@@ -3,10 +3,10 @@
 Written by ``python -m scripts.generate_sync_client``: change it there.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from onelog.client.arrays import ArrayLike
-from onelog.client.blocking import Facade
+from onelog.client.blocking import Facade, Items
 from onelog.client.tables import Rows
 from onelog.client.times import Time
 from onelog.client.timeseries import (
@@ -58,7 +58,7 @@ class TimeSeries(Facade):
         *,
         where: Matchers | None = None,
         aggregate: Aggregate = "",
-        percentile: float = 0.0,
+        percentile: float | None = None,
         window_s: float = 0.0,
         group_by: Sequence[str] = (),
         by_series: bool = False,
@@ -98,7 +98,7 @@ class TimeSeries(Facade):
 
     def series(
         self, measurement: str, *, where: Matchers | None = None, read: Read | None = None
-    ) -> Iterator[Mapping[str, str]]:
+    ) -> Items[Mapping[str, str]]:
         """Yield the tags of each matching series."""
         return self._thread.iterate(self._core.series(measurement, where=where, read=read))
 
@@ -143,7 +143,7 @@ class TimeSeries(Facade):
 
     def measurements(
         self, prefix: str = "", *, routing_key: Key = b"", read: Read | None = None
-    ) -> Iterator[MeasurementInfo]:
+    ) -> Items[MeasurementInfo]:
         """Yield the measurements whose name begins with ``prefix``.
 
         With ``routing_key`` only those in its shard. A read with an index (``min_index``,

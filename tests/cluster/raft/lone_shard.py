@@ -99,7 +99,7 @@ class LoneShard:
             self.shard.deliver()
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass in ticks."""
+        """Move the clock, tick by tick."""
         for _ in range(int(seconds / 0.03) + 1):
             self.clock.time_s += 0.03
             self.tick()

@@ -23,7 +23,7 @@ BASE = Identity(CLUSTER, SMALL, shards=4, partitions=256, incarnation=1)
 
 
 async def until(condition: Callable[[], object], what: str = "") -> None:
-    """Let the loop run until something is so."""
+    """Run the loop until a condition holds."""
     async with asyncio.timeout(WAIT_S):
         while not condition():  # noqa: ASYNC110 - what is waited for sets no event
             await asyncio.sleep(0.002)

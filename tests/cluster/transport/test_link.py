@@ -45,7 +45,7 @@ class Case:
         self.running = asyncio.ensure_future(self.link.run(self.stream))
 
     async def steps(self, count: int = 10) -> None:
-        """Let everything that is ready happen."""
+        """Run everything that is ready."""
         for _ in range(count):
             await asyncio.sleep(0)
 

@@ -41,7 +41,7 @@ def introducers(numbers: Iterable[int] = (1, 2, 3)) -> dict[str, Introducer]:
 
 
 def ask(caller: Introducer, answerer: Introducer) -> tuple[Founder, ...] | None:
-    """Let one ask the other, over the bytes; return the founders if the caller knows them then."""
+    """Introduce one to the other, through bytes; return the founders if the caller knows them."""
     name = answerer.mine.node_name
     asked = decode_introduction(encode_introduction(replace(caller.mine, target_name=name)))
     answer = decode_answer(encode_answer(answerer.answer(asked), None))

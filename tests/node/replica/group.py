@@ -51,7 +51,7 @@ class StepClock:
 
 
 def trim(shard: Shard) -> int:
-    """Let a log lose what it may; return how many segments that were."""
+    """Trim a log as far as it may be; return the number of dropped segments."""
     job = shard.trim_begin()
     if job is None:
         return 0
@@ -124,7 +124,7 @@ class Group:
         return next(each for each in up if each.shard.member.has_applied_noop)
 
     def step(self) -> None:
-        """Let a little time pass for everybody who is up."""
+        """Move the clocks of all nodes that are up by a step, and tick them."""
         for node in list(self.nodes.values()):
             node.clock.time_s += STEP_S
             if node.node_id not in self.down:

@@ -25,7 +25,7 @@ def a_group_and_its_successor(group: Group) -> tuple[Node, Append]:
     kept: list[Append] = []
 
     def keep(_source: UUID, target: UUID, message: Message) -> Message | None:
-        """Let the first group of the two arrive, and neither the second nor a heartbeat."""
+        """Pass on the first of the two groups, but not the second, nor a heartbeat."""
         if target == follower.node_id and isinstance(message, Append):
             is_second = message.previous > follower.shard.member.applied
             if message.groups and is_second:

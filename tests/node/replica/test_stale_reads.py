@@ -41,7 +41,7 @@ def refused(answers: Answers) -> bool:
 
 
 def stamp_of(lone: LoneShard, append: Append) -> int:
-    """Let a follower answer an append; return the stamp that it put into its ack."""
+    """Send a follower an append; return the stamp in its ack."""
     (ack,) = (each for each in lone.hear(PEER, append) if isinstance(each, Ack))
     assert ack.stamp
     return ack.stamp

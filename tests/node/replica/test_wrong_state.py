@@ -58,7 +58,7 @@ class States(Group):
 
 
 def smuggle(shard: Shard) -> None:
-    """Let this replica apply another name than the one in the log."""
+    """Make this replica apply another name than the one in the log."""
     router = shard.router
     apply_group = router.apply_group
 

@@ -163,7 +163,7 @@ def test_a_long_recovery_is_watched_and_can_be_stopped(tmp_path: Path) -> None:
 
 
 def write_entries(data_dir: Path, count: int) -> None:
-    """Let a log have committed entries that take a while to replay."""
+    """Write a log of committed entries that takes a while to replay."""
     files = DiskFiles()
     with DataDirectory.open_existing(files, data_dir, lock=True) as directory:
         paths = directory.shard_path(0)

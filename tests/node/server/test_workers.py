@@ -12,7 +12,7 @@ from onelog.v1 import kv_pb2 as kv
 from tests.node.services.nodes import Node, parse_config, run, until
 from tests.node.services.streams import append
 from tests.node.services.test_stream_tail import Tail, at
-from tests.node.watch.test_watch import Watcher, told
+from tests.node.watch.test_watch import Watcher, summarise
 from tests.system.ports import free_ports
 
 SHARDS = 4
@@ -92,7 +92,7 @@ def test_any_worker_serves_every_shard_and_watches_all_of_them(tmp_path: Path) -
             await nodes[1].kv.Put(kv.PutRequest(key=keys[1], value=b"w"))
             again = Watcher(nodes[0], cursor=cursor)
             assert [each[3] for each in await again.collect(2)] == [b"w", b"w"]
-            assert {told(event)[2] for event in again.events} == set(keys[:2])
+            assert {summarise(event)[2] for event in again.events} == set(keys[:2])
             for watcher in (*watchers, again):
                 watcher.call.cancel()
         finally:

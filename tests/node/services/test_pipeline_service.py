@@ -391,7 +391,8 @@ def test_a_batch_is_done_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
             )
             error = await refusal(node.pipeline.Transact(request))
             assert error.reason == "BATCH_REFUSED"
-            assert error.metadata == {"position": "4", "cause": "CONDITION_FAILED"}
+            cause = {"position": "4", "cause": "CONDITION_FAILED"}
+            assert error.metadata == cause | {"key": "{t}n"}
             got = await node.kv.Get(kv.GetRequest(key=b"{t}n"))
             assert (got.item.value, got.item.version) == (b"2", index + 2)
 

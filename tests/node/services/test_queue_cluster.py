@@ -22,7 +22,7 @@ CONSUMERS = 3
 
 
 async def hand_over(nodes: list[Node]) -> Node:
-    """Let another node lead; return it."""
+    """Move the leadership to another node; return that."""
     leader = next(node for node in nodes if node.leads(0))
     target = next(node for node in nodes if node is not leader)
     request = admin.TransferLeadershipRequest(shard=0, node_id=str(target.context.node_id))

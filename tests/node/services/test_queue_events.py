@@ -15,21 +15,21 @@ from tests.node.services.nodes import Node, eventually, refusal, run, single
 from tests.node.services.queues import Jobs
 from tests.node.watch.test_watch import Watcher
 
-Told = tuple[str, str, list[int]]
+Summary = tuple[str, str, list[int]]
 QUEUES = pipeline.WatchFilter(owner=log_pb2.OWNER_QUEUE)
 
 
-def told(event: pipeline.Event) -> Told:
+def summarise(event: pipeline.Event) -> Summary:
     kind = pipeline.QueueEvent.Kind.Name(event.queue.kind)
     return event.queue.queue, kind, list(event.queue.message_ids)
 
 
-async def collect(watcher: Watcher, count: int) -> list[Told]:
+async def collect(watcher: Watcher, count: int) -> list[Summary]:
     await watcher.collect(count)
-    return [told(event) for event in watcher.events]
+    return [summarise(event) for event in watcher.events]
 
 
-async def do_everything(jobs: Jobs) -> list[Told]:
+async def do_everything(jobs: Jobs) -> list[Summary]:
     """Do to queues what can be done to queues; return the events of it."""
     stub, dead = jobs.stub, jobs.other("dead")
     await dead.create()
@@ -98,7 +98,7 @@ async def _is_ready(jobs: Jobs, count: int) -> None:
 
 def test_what_happens_to_queues_is_told_live_later_and_after_a_restart(tmp_path: Path) -> None:
     start = common_pb2.Cursor()
-    expected: list[Told] = []
+    expected: list[Summary] = []
 
     async def first(node: Node) -> None:
         watcher = await Watcher(node).begin()

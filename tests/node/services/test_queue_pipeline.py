@@ -77,11 +77,18 @@ def test_a_repeated_request_of_a_session_enqueues_once(tmp_path: Path) -> None:
         assert list(again.results) == list(first.results)
         assert (again.header.duplicate, again.header.index) == (True, first.header.index)
         # The next request begins behind them, and may overlap with what was sent.
-        request.options.session.sequence = 3
-        overlap = await jobs.stub.Enqueue(request)
+        following = enqueue(b"c", b"d", b"e")
+        following.options.session.CopyFrom(session)
+        following.options.session.sequence = 3
+        overlap = await jobs.stub.Enqueue(following)
         assert overlap.results[0] == first.results[2]
         assert overlap.results[1].message_id > first.results[2].message_id
-        assert await jobs.bodies() == [b"a", b"b", b"c", b"b", b"c"]
+        assert await jobs.bodies() == [b"a", b"b", b"c", b"d", b"e"]
+        # Another message under a used sequence is refused by itself.
+        request.options.session.sequence = 5
+        mixed = await jobs.stub.Enqueue(request)
+        assert mixed.results[0].error.reason == "SEQUENCE_REUSED"
+        assert await jobs.bodies() == [b"b", b"c"]
         # A session that is over refuses the request, not each message.
         request.options.session.session_id = 99
         assert (await refusal(jobs.stub.Enqueue(request))).reason == "SESSION_EXPIRED"

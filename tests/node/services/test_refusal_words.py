@@ -94,7 +94,25 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("pipeline.Transact", {}, "the number of operations is 0; allowed: 1 to 1000"),
     ("pipeline.Transact", {"conditions": [{"key": b"text", "exists": True},
      {"key": b"text", "exists": False}], "operations": [{"put": {"key": b"text"}}]},
-     "condition 1, counted from 0, does not hold"),
+     "condition 1, counted from 0, does not hold (key 'text')"),
+    ("pipeline.Transact", {"operations": [
+        {"append_records": {"stream": "events", "records": [{}, {}]}},
+        {"ack": {"queue": "jobs", "messages": [{"message_id": 1}] * 3, "strict": True}}]},
+     "operation 2, counted from 0, was refused: MESSAGE_UNKNOWN (queue 'jobs')"),
+    ("pipeline.Transact", {"operations": [
+        {"count": {"key": b"other", "add": 1}}, {"count": {"key": b"text", "add": 1}}]},
+     "operation 1, counted from 0, was refused: NOT_A_NUMBER (key 'text')"),
+    ("pipeline.Transact", {"operations": [{"write_points": {"measurement": "cpu", "series": [
+        {**POINT, "columns": [{"field": "load", "bools": {"values": [True]}}]}]}}]},
+     "operation 0, counted from 0, was refused: FIELD_TYPE_MISMATCH (field 'load')"),
+    ("ts.WritePoints", {"measurement": "cpu", "series": [{"times_ns": [1], "columns": [
+        {"field": "idle", "doubles": {"values": [1.0]}},
+        {"field": "load", "integers": {"values": [1]}}]}]},
+     "type 1 (1: F64, 2: I64, 3: BOOL) and keeps it (field 'load')"),
+    ("ts.WritePoints", {"measurement": "one", "series": [POINT, {**POINT, "tags": {"host": "b"}}]},
+     "holds 1 series, which is its cardinality limit (measurement 'one')"),
+    ("stream.AppendRecords", {"stream": "events", "records": [{"partition": 7}]},
+     "the stream has no partition 7 (stream 'events')"),
     ("admin.CreateNamespace", {"namespace": "n", "limits": {"versions_max": 300}},
      "versions_max is 300; allowed: 1 to 255"),
     ("admin.SetHold", {"name": "h", "ttl_ms": HUGE}, f"allowed: 1 to {CENTURY_MS}"),
@@ -111,6 +129,8 @@ async def prepare(node: Node) -> None:
     await node.stream.CreateStream(asked("stream.CreateStream", {"stream": "events"}))
     points = {"measurement": "cpu", "series": [POINT]}
     await node.ts.WritePoints(asked("ts.WritePoints", points))
+    one = {"measurement": "one", "config": {"series_max": 1}}
+    await node.ts.CreateMeasurement(asked("ts.CreateMeasurement", one))
 
 
 def asked(call: str, fields: dict[str, Any]) -> Any:
@@ -171,12 +191,12 @@ def test_producers_learn_their_next_sequence_as_they_count(tmp_path: Path) -> No
 
             unknown = await refusal(append(5))
             assert unknown.reason == "PRODUCER_UNKNOWN"
-            assert unknown.message.endswith("begin again at sequence 1")
+            assert unknown.message.endswith("begin again at sequence 1 (stream 'events')")
             for sequence in (1, 2):
                 await append(sequence)
             gap = await refusal(append(9))
             assert gap.reason == "PRODUCER_SEQUENCE_GAP"
-            assert gap.message == "the producer's next sequence is 3"
+            assert gap.message == "the producer's next sequence is 3 (stream 'events')"
             assert gap.metadata["detail"] == "3"
             await append(3)
 

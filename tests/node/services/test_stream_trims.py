@@ -142,7 +142,7 @@ def test_a_partition_counts_exactly_what_any_trim_leaves(seed: int) -> None:
 
 
 def policy_trims(world: StreamWorld, rows: list[list[Row]]) -> None:
-    """Let the leader do what the policy asks for; what goes is the projection's choice."""
+    """Carry out what the leader's policy asks for; the projection chooses what is deleted."""
     for draft in world.state.router.due(world.now_ns, 100):
         world.draft(draft)
     for partition in stream_of(world).partitions:

@@ -229,22 +229,22 @@ def test_a_write_that_does_not_wait_for_disks_says_where_its_record_will_be(
     on_a_node(tmp_path, test)
 
 
-Told = tuple[str, str, bytes | None]
+Summary = tuple[str, str, bytes | None]
 
 
 def test_what_happens_to_streams_is_watched_and_repetitions_are_no_events(tmp_path: Path) -> None:
-    def told(event: pipeline.Event) -> Told:
+    def summarise(event: pipeline.Event) -> Summary:
         stream = event.stream
         kind = pipeline.StreamEvent.Kind.Name(stream.kind)
         return kind, stream.stream, stream.record.value if stream.HasField("record") else None
 
-    async def collect(node: Node, cursor: common_pb2.Cursor, number: int) -> list[Told]:
+    async def collect(node: Node, cursor: common_pb2.Cursor, number: int) -> list[Summary]:
         filters = [pipeline.WatchFilter(owner=log_pb2.OWNER_STREAM)]
         watch = node.pipeline.Watch(pipeline.WatchRequest(filters=filters, cursor=cursor))
-        events: list[Told] = []
+        events: list[Summary] = []
         async with asyncio.timeout(15):
             while len(events) < number:
-                events += map(told, (await watch.read()).events)
+                events += map(summarise, (await watch.read()).events)
         watch.cancel()
         return events
 
@@ -275,7 +275,7 @@ def test_what_happens_to_streams_is_watched_and_repetitions_are_no_events(tmp_pa
         await node.stream.ConfigureStream(pb.ConfigureStreamRequest(stream=S, retention=retention))
         await node.stream.Trim(pb.TrimRequest(stream=S, below_offset=first + 1))
         await append(node, b"4")
-        expected: list[Told] = [
+        expected: list[Summary] = [
             ("CREATED", S, None), ("APPENDED", S, b"1"), ("APPENDED", S, b"2"),
             ("APPENDED", S, b"3"), ("CONFIGURED", S, None), ("TRIMMED", S, None),
             ("APPENDED", S, b"4"),

@@ -10,6 +10,7 @@ import pytest
 
 from onelog import errors
 from onelog.node.edge import calls, timeseries_reads
+from onelog.projections.timeseries import columns as ts_columns
 from onelog.projections.timeseries import query as ts_query
 from onelog.projections.timeseries import read as ts_read
 from onelog.projections.timeseries import tag_index
@@ -44,7 +45,7 @@ class Gate:
 
 
 def hold(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> Gate:
-    """Let calls of a function wait at a gate before they begin."""
+    """Make calls of a function wait at a gate before they begin."""
     gate = Gate()
     original: Callable[..., Any] = getattr(owner, name)
 
@@ -159,7 +160,8 @@ def test_queries_end_when_nobody_waits_and_are_refused_when_there_are_too_many(
             await write(node, "m", points([1], {"v": [1.0]}, h=str(number)))
         request = ts.QueryRequest(measurement="m", field="v", **FOREVER)
         monkeypatch.setattr(timeseries_reads, "READS_MAX", 2)
-        gate = hold(monkeypatch, ts_query, "read_cut")
+        monkeypatch.setattr(ts_read, "BUNDLE_POINTS", 1)
+        gate = hold(monkeypatch, ts_columns.Cuts, "buffered")
         first = node.ts.Query(request)
         await until(gate.reached.is_set)
         second = node.ts.Query(request)
@@ -176,14 +178,14 @@ def test_queries_end_when_nobody_waits_and_are_refused_when_there_are_too_many(
         await until(lambda: edge.series_reads.count == 0)
         # What nobody wants any more is not read: its columns are left after the one that was held.
         reads = 0
-        original = ts_read.read_cut
+        original = ts_columns.Cuts.buffered
 
         def counting(*args: Any) -> Any:
             nonlocal reads
             reads += 1
             return original(*args)
 
-        monkeypatch.setattr(ts_query, "read_cut", counting)
+        monkeypatch.setattr(ts_columns.Cuts, "buffered", counting)
         gate.open.set()
         assert len(rows_of(await node.ts.Query(request)).keys()) == 50
         assert reads == 50
@@ -198,12 +200,12 @@ def test_a_query_whose_deadline_passes_reads_no_further(
     async def test(node: Node) -> None:
         await write(node, "m", points([1], {"v": [1.0]}, h="a"), points([1], {"v": [1.0]}, h="b"))
         clock = node.context.clock
-        gate = hold(monkeypatch, ts_query, "read_cut")
-        monkeypatch.setattr(calls, "DEADLINE_DEFAULT_S", 0.1)
-        started_s = clock.now_s()
+        now_s = clock.now_s
+        gate = hold(monkeypatch, ts_columns.Cuts, "buffered")
         request = ts.QueryRequest(measurement="m", field="v", **FOREVER)
         late = asyncio.ensure_future(refusal(node.ts.Query(request)))
-        await until(lambda: gate.reached.is_set() and clock.now_s() > started_s + 0.2)
+        await until(gate.reached.is_set)
+        monkeypatch.setattr(clock, "now_s", lambda: now_s() + calls.DEADLINE_DEFAULT_S)
         gate.open.set()
         error = await late
         assert (type(error), error.reason) == (errors.DeadlineExceeded, "EXPIRED")

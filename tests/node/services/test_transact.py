@@ -243,24 +243,28 @@ def test_a_put_that_is_refused_is_named_and_nothing_of_its_batch_is_done(tmp_pat
             many = [put(key, b"new") for key in (b"a", b"b", b"c")]
             full = [put(b"d"), put(b"e"), put(b"f"), put(b"g")]
             large = [put(b"d"), put(b"a", bytes(1_001)), put(b"e")]
-            for operations, position, cause, kind in (
-                ([*many, *full], 5, "NAMESPACE_FULL", errors.ResourceExhausted),
-                ([*many, *large], 4, "VALUE_TOO_LARGE", errors.InvalidArgument),
-                ([*many, count(b"n"), *large], 5, "VALUE_TOO_LARGE", errors.InvalidArgument),
-                ([*many, *many, count(b"a")], 6, "NOT_A_NUMBER", errors.FailedPrecondition),
+            for operations, position, cause, kind, thing in (
+                ([*many, *full], 5, "NAMESPACE_FULL", errors.ResourceExhausted, "small"),
+                ([*many, *large], 4, "VALUE_TOO_LARGE", errors.InvalidArgument, "a"),
+                ([*many, count(b"n"), *large], 5, "VALUE_TOO_LARGE", errors.InvalidArgument, "a"),
+                ([*many, *many, count(b"a")], 6, "NOT_A_NUMBER", errors.FailedPrecondition, "a"),
                 ([*many, put(b"d", expected_version=9)], 3, "CONDITION_FAILED",
-                 errors.ConditionFailed),
+                 errors.ConditionFailed, "d"),
             ):  # fmt: skip
                 request = Request(namespace="small", operations=operations)
                 error = await refusal(node.pipeline.Transact(request))
                 assert (type(error), error.reason) == (kind, "BATCH_REFUSED")
-                assert error.metadata == {"position": str(position), "cause": cause}
+                named = "namespace" if thing == "small" else "key"
+                details = {"position": str(position), "cause": cause, named: thing}
+                assert error.metadata == details
+                assert error.message.endswith(f"refused: {cause} ({named} {thing!r})")
                 assert await version(node, b"a", namespace="small") == (before, b"old")
                 kept = await node.kv.List(kv.ListRequest(namespace="small"))
                 assert [each.key for each in kept.items] == [b"a"]
             nowhere = Request(namespace="nowhere", operations=[count(b"n"), *many])
             error = await refusal(node.pipeline.Transact(nowhere))
-            assert error.metadata == {"position": "0", "cause": "NAMESPACE_UNKNOWN"}
+            refused = {"position": "0", "cause": "NAMESPACE_UNKNOWN"}
+            assert error.metadata == refused | {"namespace": "nowhere"}
             failing = Request(
                 namespace="small",
                 conditions=[kv.Condition(key=b"b", exists=True)],
@@ -298,7 +302,8 @@ def test_a_batch_in_a_session_is_done_once_and_answered_alike_by_every_node(
             request.operations[3].put.expected_version = 1
             for node in nodes:
                 error = await refusal(node.pipeline.Transact(request))
-                assert error.metadata == {"position": "3", "cause": "CONDITION_FAILED"}
+                position = {"position": "3", "cause": "CONDITION_FAILED"}
+                assert error.metadata == position | {"key": "c"}
             # It takes one number, however many puts it has.
             request.options.session.sequence = 3
             request.operations[3].put.ClearField("expected_version")

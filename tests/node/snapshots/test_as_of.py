@@ -16,8 +16,8 @@ from onelog.projections.kv import commands
 from onelog.projections.kv.reads import Range
 from onelog.projections.shard_state import Projections
 from onelog.projections.system.commands import encode_batch
+from onelog.routing import find_shard
 from onelog.ual.entry import Draft
-from onelog.ual.routing import find_partition
 from onelog.v1 import common_pb2 as common
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
@@ -57,7 +57,7 @@ async def snapshot(node: Node) -> int:
 
 
 def trim(node: Node) -> int:
-    """Let the log lose what it may."""
+    """Trim the log as far as it may be."""
     driver = node.context.drivers[0]
     driver.begin_seal()
     job = driver.shard.trim_begin(node.context.past.needed_from(0))
@@ -179,7 +179,7 @@ def key_of_shard(node: Node, number: int, name: bytes) -> bytes:
     return next(
         key
         for at in range(1_000)
-        if find_partition(key := b"%s-%d" % (name, at), partitions) % shards == number
+        if find_shard(key := b"%s-%d" % (name, at), partitions, shards) == number
     )
 
 

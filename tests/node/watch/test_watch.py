@@ -25,7 +25,7 @@ from tests.node.services.nodes import Node, cluster, eventually, refusal, run, s
 PastEvents = tuple[int, int, bytes, bytes | None, bool]  # shard, index, key, value, expired
 
 
-def told(event: pipeline.Event) -> PastEvents:
+def summarise(event: pipeline.Event) -> PastEvents:
     value = event.key.item.value if event.key.HasField("item") else None
     return event.shard, event.index, event.key.key, value, event.key.expired
 
@@ -50,7 +50,7 @@ class Watcher:
         async with asyncio.timeout(15):
             while len(self.events) < number:
                 await self.read()
-        return [told(event) for event in self.events]
+        return [summarise(event) for event in self.events]
 
     async def begin(self) -> "Watcher":
         await self.read()
@@ -347,7 +347,7 @@ class Chaos:
                 await watcher.read()
                 if self.is_end(watcher.cursor):
                     break
-            found += [told(event) for event in watcher.events]
+            found += [summarise(event) for event in watcher.events]
             cursor = watcher.cursor
             watcher.call.cancel()
             if self.is_end(cursor):

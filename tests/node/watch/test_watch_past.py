@@ -69,7 +69,7 @@ def forgetful(state: Projections) -> Projections:
 
 
 def forget(node: Node) -> None:
-    """Let the live state keep few notes."""
+    """Make the live state keep few notes."""
     for driver in node.context.drivers.values():
         forgetful(driver.shard.projections)
 

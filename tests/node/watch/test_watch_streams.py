@@ -37,7 +37,7 @@ async def live_and_die(node: Node, partitions: int) -> None:
 
 
 async def tell(node: Node) -> list[pipeline.Event]:
-    """Let two streams of one name live and die, and return what a watcher was told meanwhile."""
+    """Create and delete two streams of one name; return the events that a watcher got meanwhile."""
     live = await Watcher(node, cursor=position(0)).begin()
     following = asyncio.create_task(read_to(live, 1 << 62))
     await live_and_die(node, 3)

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from onelog.cli.program import tree
 from onelog.node.config.sources import load
 from tests.onelog.cli.forking import forking
 from tests.onelog.cli.log.models import Models
-from tests.onelog.cli.test_cli_help import ALL, OURS
+from tests.onelog.cli.test_cli_help import ALL, OURS, TALKING, groups
 
 TIMEOUT_S = 60
 SETTINGS_FILE = "[cluster]\nshards = 2\n"
@@ -26,8 +27,12 @@ Shell = Callable[[str], str]
 
 def lines_of(path: str) -> list[str]:
     """Return the examples of a command, whether its help calls them that or usage."""
-    found = re.search(r"^(?:Examples|Usage):\n((?:  .*\n?)+)", ALL[path].help, re.MULTILINE)
-    assert found is not None, path
+    return examples_of(ALL[path].help)
+
+
+def examples_of(text: str) -> list[str]:
+    found = re.search(r"^(?:Examples|Usage):\n((?:  .*\n?)+)", text, re.MULTILINE)
+    assert found is not None, text
     return [line.strip() for line in found[1].splitlines()]
 
 
@@ -75,6 +80,24 @@ def test_the_examples_of_a_command_of_the_log_work(
             "$(onelog admin hash 0)", f"{newest.state_hash} at index {newest.index}"
         )
         shell(line)
+
+
+@pytest.mark.parametrize(
+    "path", [path for path, _ in groups(tree()) if path.split()[0] not in TALKING]
+)
+def test_the_examples_of_a_group_are_understood(path: str) -> None:
+    lines = [line for line in examples_of(dict(groups(tree()))[path].help) if "onelog " in line]
+    assert lines
+    for line in lines:
+        if not line.startswith("onelog "):
+            continue  # of another program
+        words = shlex.split(line)[1:]
+        if path == "export" and f"export {words[1]}" not in ALL:
+            words.insert(1, "run")  # what it does with a view
+        name = max((each for each in ALL if words[: len(each.split())] == each.split()), key=len)
+        assert name.startswith(path)
+        with ALL[name].make_context(name, words[len(name.split()) :]):
+            pass
 
 
 @pytest.mark.parametrize("path", ["serve", "config show"])

@@ -55,6 +55,43 @@ def test_commands_have_the_names_that_other_programs_give_them(cli: Cli) -> None
     assert "Did you mean" in cli("kv", "gett", "al", code=2).err
 
 
+@pytest.mark.parametrize(
+    ("line", "there"),
+    [
+        ("put a 1", "'onelog kv put'"),
+        ("set a 1", "'onelog kv set'"),
+        ("send q x", "'onelog queue send'"),
+        ("status", "'onelog admin status' or 'onelog cluster status'"),
+    ],
+)
+def test_a_command_without_its_group_is_told_where_it_is(line: str, there: str, cli: Cli) -> None:
+    said = cli(*line.split(), code=2).err
+    assert f"No such command '{line.split()[0]}'. Did you mean " in said
+    assert there in said
+
+
+def test_a_start_is_a_word_and_a_time_is_no_offset(cli: Cli) -> None:
+    for name in ("begun{b}", "other{b}"):
+        cli("stream", "create", name)
+        cli("stream", "append", name, "one")
+    tail = ("stream", "tail", "begun{b}", "other{b}")
+    assert len(cli.lines(*tail, "--from", "start", "--limit", 2)) == 2
+    assert "--from start --cursor" in cli(*tail, "--from", "start", "--limit", 2).err
+    (first,) = cli.lines("stream", "read", "begun{b}", "--from", "start")
+    cli("stream", "group", "create", "begun{b}", "g", "--from", "start")
+    for offset in ("start", first["offset"]):
+        cli("stream", "group", "seek", "begun{b}", "g", "--to", offset)
+        assert "one" in cli("stream", "group", "consume", "begun{b}", "g", "--limit", 1).out
+    for line in (
+        (*tail, "--from", "now-1h"),
+        ("stream", "read", "begun{b}", "--from", "2026-11-16T12:00:00Z"),
+        ("stream", "group", "create", "begun{b}", "h", "--from", "now"),
+        ("stream", "group", "seek", "begun{b}", "g", "--to", "now-1h"),
+    ):
+        assert "is a time, which has a flag of its own" in cli(*line, code=2).err
+    assert "'x' is no offset" in cli("stream", "read", "begun{b}", "--from", "x", code=2).err
+
+
 def test_an_alias_hides_no_command_and_help_lists_it(cli: Cli) -> None:
     for group in groups(tree()):
         for alias, names in ALIASES.items():
@@ -105,17 +142,18 @@ def test_a_time_in_another_unit_is_not_taken_for_1970(number: str, unit: str, cl
     "what", [("queue",), ("stream",), ("ts",), ("admin", "namespaces")], ids=lambda each: each[-1]
 )
 def test_what_exists_is_created_if_it_is_missing(what: tuple[str, ...], cli: Cli) -> None:
-    cli(*what, "create", "maybe", "--if-missing")
+    assert cli(*what, "create", "maybe", "--if-missing").out.endswith(" maybe created\n")
     assert "maybe" in cli(*what, "list").out
     cli(*what, "create", "maybe", code=4)
-    cli(*what, "create", "maybe", "--if-missing")
+    assert cli(*what, "create", "maybe", "--if-missing").out.endswith(" maybe exists\n")
 
 
 def test_groups_are_created_if_they_are_missing_listed_and_kept_alive(cli: Cli) -> None:
     cli("stream", "create", "grouped")
     assert "has no group" in cli("stream", "group", "list", "grouped").err
-    for _ in range(2):
-        cli("stream", "group", "create", "grouped", "billing", "--if-missing", "--from", 0)
+    for done in ("created", "exists"):
+        said = cli("stream", "group", "create", "grouped", "billing", "--if-missing", "--from", 0)
+        assert said.out == f"group billing {done}\n"
     cli("stream", "append", "grouped", "one")
     member = cli("stream", "group", "join", "grouped", "billing").out.strip()
     assert (
@@ -144,6 +182,25 @@ def test_the_first_guess_at_dead_letters_works(cli: Cli, alone: str) -> None:
     assert "ev-dead" in cli(*at, "stream", "list").out
 
 
+def test_settings_of_dead_letters_that_do_not_fit_leave_nothing_behind(cli: Cli) -> None:
+    said = cli("queue", "create", "half", "--max-deliveries", 4, code=2).err
+    assert "--max-deliveries needs --dead-letters" in said
+    wrong = ("--max-deliveries", 4, "--dead-letters", "--tenant-weight", "x")
+    cli("queue", "create", "half", *wrong, code=2)
+    cli("queue", "show", "half.dead{half}", code=3)
+    cli("stream", "create", "half")
+    group = ("stream", "group", "create", "half", "g")
+    for flags in (("--max-deliveries", 4), ("--dead-letters",)):
+        assert "need each other" in cli(*group, *flags, code=2).err
+    cli("stream", "show", "half.dead{half}", code=3)
+    cli(*group, "--max-deliveries", 4, "--dead-letters")
+    configure = ("stream", "group", "configure", "half", "g")
+    cli(*configure, "--max-deliveries", 0)
+    assert "no limit" in cli("stream", "group", "show", "half", "g").out
+    assert "need each other" in cli(*configure, "--max-deliveries", 3, code=2).err
+    cli(*configure, "--max-deliveries", 3, "--dead-letters")
+
+
 def test_dead_letters_in_another_shard_are_refused_before_anything_is_made(cli: Cli) -> None:
     create = ("queue", "create", "far", "--max-deliveries", 1, "--dead-letters")
     said = cli(*create, "far-dead", code=1).err
@@ -154,7 +211,8 @@ def test_dead_letters_in_another_shard_are_refused_before_anything_is_made(cli: 
     cli(*create)
     assert "far.dead{far}" in cli("queue", "list").out
     cli("stream", "create", "far")
-    cli("stream", "group", "create", "far", "g", "--dead-letters", "far-dead", code=1)
+    group = ("stream", "group", "create", "far", "g", "--max-deliveries", 1, "--dead-letters")
+    assert "SEVERAL_SHARDS" in cli(*group, "far-dead", code=1).err
     assert "far-dead" not in cli("stream", "list").out
 
 

@@ -111,7 +111,7 @@ def test_a_number_beyond_its_field_has_a_reason_of_its_own(cli: Cli) -> None:
     for line in (
         ("kv", "put", "a", "1", "--expect", HUGE),
         ("kv", "list", "--limit", WIDE),
-        ("queue", "create", "y", "--max-deliveries", WIDE),
+        ("queue", "create", "y", "--dead-letters", "--max-deliveries", WIDE),
         ("admin", "hash", HUGE),
     ):
         assert cli(*line, code=1).err.startswith("error: NUMBER_INVALID: "), line

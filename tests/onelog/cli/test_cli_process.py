@@ -1,5 +1,6 @@
 """The real program, as a process: interrupted, piped, without a server, in a shell."""
 
+import json
 import os
 import select
 import shutil
@@ -70,6 +71,27 @@ def select_line(process: "subprocess.Popen[str]") -> bool:
     """Tell whether a line has come within a moment, and take it."""
     found, _, _ = select.select([stream_of(process.stdout)], [], [], 0.05)
     return bool(found) and "p:1" in stream_of(process.stdout).readline()
+
+
+def test_a_consumer_whose_session_ran_out_says_so_and_goes_on(endpoint: str) -> None:
+    with Client(endpoint, timeout_s=60) as client:
+        stream = client.stream("lost")
+        stream.create()
+        group = stream.group("g")
+        group.create(from_offset=0)
+        stream.append_many(["x" * 400_000, "y" * 400_000])
+        consume = ("stream", "group", "consume", "lost", "g", "--json", "--limit", "3")
+        process = start(*consume, "-e", endpoint)
+        # It has the first record, and cannot go on before somebody reads what it prints.
+        assert select.select([stream_of(process.stdout)], [], [], TIMEOUT_S)[0]
+        (member,) = group.info().members
+        group.rejoin(member.member_id).close()
+        out, err = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 0, err
+        values = [json.loads(line)["value"][0] for line in out.splitlines()]
+        assert values == ["x", "x", "y"]
+        assert "is delivered again" in err
+        assert group.info().partitions[0].lag == 0
 
 
 def test_a_server_that_is_down_is_one_line_soon() -> None:

@@ -186,5 +186,5 @@ def test_a_queue_gets_a_queue_for_its_dead_letters_at_the_first_try(cli: Cli) ->
     cli("queue", "configure", "q10", "--max-deliveries", 2, "--dead-letters", "--ttl", "1h")
     assert cli.json("queue", "show", "q10")["config"]["dead_letter_queue"] == "q10.dead{q10}"
     assert "USAGE" in cli("queue", "create", "a}b", "--dead-letters", code=2).err
-    need = cli("queue", "create", "q11", "--max-deliveries", 2, code=1).err
-    assert "needs a dead_letter_queue" in need
+    need = cli("queue", "create", "q11", "--max-deliveries", 2, code=2).err
+    assert "--max-deliveries needs --dead-letters" in need

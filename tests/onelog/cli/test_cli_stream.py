@@ -53,7 +53,7 @@ def test_a_tail_goes_on_where_it_ended(cli: Cli) -> None:
     ran = cli("stream", "tail", "s3", "--from", 0, "--limit", 2)
     assert [row[-1] for row in ran.rows] == ["a", "b"]
     flags = ran.err.removeprefix("note: to continue here: ").split()
-    assert flags[:2] == ["--from", "0"]
+    assert flags[:2] == ["--from", "start"]
     (record,) = cli.lines("stream", "tail", "s3", *flags, "--limit", 1)
     assert record["value"] == "c"
     assert "no cursor" in cli("stream", "tail", "s3", "--cursor", "?", code=2).err
@@ -89,15 +89,15 @@ def test_a_record_of_a_producer_is_appended_once(cli: Cli) -> None:
     again = cli(*append, "one", "--producer", "7:1:1").out
     assert again == first.replace("\n", ", appended before\n")
     lines = (*append, "--lines", "--producer", "7:1:2")
-    assert cli(*lines, stdin=b"two\nthree\n").out == "2 appended\n"
-    assert cli(*lines, stdin=b"two\nthree\nfour\n").out == "1 appended, 2 were before\n"
+    assert cli(*lines, stdin=b"two\nthree\n").out == "2 records appended\n"
+    assert cli(*lines, stdin=b"two\nthree\nfour\n").out == "1 record appended, 2 were before\n"
     assert cli.json(*lines, stdin=b"two\n") == {"appended": 0, "duplicates": 1}
     values = [each["value"] for each in cli.lines("stream", "read", "s3c")]
     assert values == ["one", "two", "three", "four"]
     many = b"x\n" * 1_001  # more than are read at once
     cli("stream", "create", "s3d")
     once = ("stream", "append", "s3d", "--lines", "--producer", "7:1:1")
-    assert cli(*once, stdin=many).out == "1001 appended\n"
+    assert cli(*once, stdin=many).out == "1,001 records appended\n"
     assert "PRODUCER_SEQUENCE_GAP" in cli(*append, "x", "--producer", "7:1:9", code=1).err
     for text in ("7", "7:1", "a:1:1", "7:1:-1"):
         assert "USAGE" in cli(*append, "x", "--producer", text, code=2).err

@@ -92,7 +92,8 @@ def test_points_are_written_and_asked_for(cli: Cli) -> None:
     assert len(cli("ts", "query", "cpu1", "load", "--where", "host=a", "--chart").rows) == 1
     assert "NO_POINTS" in cli("ts", "query", "cpu1", "load", "--to", "now-1d", "--from", "now-2d",
                               code=3).err  # fmt: skip
-    assert "AGGREGATE_INVALID" in cli("ts", "query", "cpu1", "load", "-a", "best", code=1).err
+    said = cli("ts", "query", "cpu1", "load", "-a", "best", code=1).err
+    assert "AGGREGATE_INVALID: there is no aggregate 'best'; there are mean, " in said
     assert "USAGE" in cli("ts", "query", "cpu1", "load", "--where", "host", code=2).err
     assert "MEASUREMENT_UNKNOWN" in cli("ts", "query", "nothing", "load", code=3).err
 

@@ -559,7 +559,7 @@ def test_a_connection_that_is_cut_after_any_byte_ends_the_call_with_the_truth() 
     """Before the server's settings nothing was sent; after that the call may have been done."""
 
     async def outcome(cut: int) -> tuple[bytes | RpcError, bool]:
-        """Let a server send so many bytes, and say whether it got the request."""
+        """Cut a server's answer; return the outcome, and whether it got the request."""
         left, has_call = cut, False
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -2,15 +2,17 @@
 tails over several streams."""
 
 import asyncio
+import pickle
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from onelog import AsyncClient, Client, NewRecord, RecordFilter, Watched
+from onelog import AsyncClient, Client, GroupConfig, NewRecord, RecordFilter, Watched
 from onelog.client.values import Producer, Record
 from onelog.errors import ConditionFailed, FailedPrecondition, InvalidArgument
-from tests.node.services.nodes import eventually, run, single
+from tests.node.services.nodes import Node, eventually, run, single
 from tests.onelog.client.serving import serving
 
 
@@ -83,6 +85,86 @@ def test_what_a_lost_member_held_is_not_acknowledged_by_the_new_one(tmp_path: Pa
     with_client(tmp_path, test)
 
 
+def test_who_settles_after_its_session_ran_out_joins_again_and_is_told(tmp_path: Path) -> None:
+    """Its loop goes on: the record comes again, whichever call was the first to notice."""
+
+    async def test(client: AsyncClient) -> None:
+        stream = client.stream("s")
+        await stream.create()
+        group = stream.group("g")
+        await group.create(from_offset=0)
+        await stream.append_many(["a", "b"])
+        async with await group.join(session_s=600) as member:
+            for settle in (member.ack, member.nack):
+                lost = await anext(member)
+                assert lost.value == b"a"
+                lost_id = member.member_id
+                await end_session(group, lost_id)
+                with pytest.raises(FailedPrecondition) as failure:
+                    await settle(lost)
+                assert failure.value.reason == "RECORD_NOT_PENDING"
+                assert member.member_id != lost_id
+            await end_session(group, member.member_id)
+            with pytest.raises(ConditionFailed) as stale:
+                await member.commit(lost)
+            assert stale.value.reason == "GENERATION_STALE"
+            again = [await anext(member), await anext(member)]
+            assert [record.value for record in again] == [b"a", b"b"]
+            assert await member.ack(again) == 2
+
+    with_client(tmp_path, test)
+
+
+def test_a_fetched_record_settles_itself(tmp_path: Path) -> None:
+    async def test(client: AsyncClient) -> None:
+        stream = client.stream("s")
+        await stream.create()
+        group = stream.group("g")
+        await group.create(from_offset=0, config=GroupConfig(shared=True))
+        await stream.append_many(["a", "b", "c"])
+        async with await group.join(session_s=600) as member:
+            acked, nacked = await member.fetch(limit=2)
+            iterated = await anext(member)
+            await asyncio.gather(acked.ack(), iterated.ack())
+            await nacked.nack(reason="busy")
+            (again,) = await member.fetch()
+            assert (again.value, again.delivery_count) == (b"b", 2)
+            async with await group.join(session_s=600) as other:
+                (claimed,) = await other.claim(0.0)
+                await claimed.ack()
+            with pytest.raises(FailedPrecondition) as failure:
+                await again.ack()
+            assert failure.value.reason == "RECORD_NOT_PENDING"
+            assert (await group.info()).partitions[0].lag == 0
+
+    with_client(tmp_path, test)
+
+
+def test_a_fetched_record_settles_itself_without_a_loop_and_a_copy_does_not(
+    tmp_path: Path,
+) -> None:
+    with serving(tmp_path) as endpoint, Client(endpoint, timeout_s=60) as client:
+        stream = client.stream("s")
+        stream.create()
+        group = stream.group("g")
+        group.create(from_offset=0)
+        stream.append_many(["a", "b", "c"])
+        with group.join(session_s=600) as member:
+            (first,) = member.fetch(limit=1)
+            first.ack()
+            second, third = next(member), next(member)
+            second.nack(reason="busy", delay_s=600)
+            copy = pickle.loads(pickle.dumps(third))
+            assert type(copy) is Record
+            assert copy == Record(*(getattr(third, each.name) for each in fields(Record)))
+            with pytest.raises(FailedPrecondition) as failure:
+                replace(third, tag="").ack()
+            assert failure.value.reason == "NOT_LEASED"
+            member.ack(copy)
+            (part,) = group.info().partitions
+            assert part.pending_count == 1
+
+
 def test_the_heartbeat_joins_again_also_if_nothing_is_fetched(tmp_path: Path) -> None:
     async def test(client: AsyncClient) -> None:
         stream = client.stream("s")
@@ -103,7 +185,7 @@ def test_the_heartbeat_joins_again_also_if_nothing_is_fetched(tmp_path: Path) ->
 
 
 def test_a_fetch_is_a_sign_of_life(tmp_path: Path) -> None:
-    async def test(client: AsyncClient) -> None:
+    async def test(node: Node, client: AsyncClient) -> None:
         stream = client.stream("s")
         await stream.create()
         group = stream.group("g")
@@ -113,13 +195,20 @@ def test_a_fetch_is_a_sign_of_life(tmp_path: Path) -> None:
         await member.fetch()
         (same,) = (await group.info()).members
         assert same.expires_ns == before.expires_ns  # it has just joined
-        member._beaten_s = float("-inf")  # as after a long time without an event loop
+        clock = node.context.drivers[0].shard.log_time
+        clock._now_ns += 1_300 * 10**9  # more than a third of the session later
         await member.fetch()
         (after,) = (await group.info()).members
-        assert after.expires_ns > before.expires_ns
+        assert after.expires_ns >= before.expires_ns + 1_300 * 10**9
+        await member.fetch()
+        assert (await group.info()).members == (after,)
         await member.close()
 
-    with_client(tmp_path, test)
+    async def main() -> None:
+        async with single(tmp_path) as node, AsyncClient(node.endpoint) as client:
+            await test(node, client)
+
+    run(main())
 
 
 def test_nothing_to_settle_is_nothing_to_do(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Ways to miss the server: each is one clear sentence with a stable reason.
 
 A wrong endpoint or setting is said at once; what may pass by itself, such as a server that is not
-up yet, is tried until the timeout.
+up yet, is tried again for a while.
 """
 
 import shutil
@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from time import monotonic
 
 import pytest
 
@@ -135,6 +136,13 @@ def test_how_long_nobody_is_waited_for_can_be_said() -> None:
     with pytest.raises(Unavailable, match="nobody listens there"):
         client.connect(refused_s=SHORT_S)
     client.close()
+
+
+def test_a_wrong_port_costs_a_part_of_the_timeout_only() -> None:
+    (nobody,) = free_addresses(1)
+    timeout_s, began_s = 30.0, monotonic()  # of which it takes 6
+    assert refused(nobody, timeout_s).reason == "NOT_CONNECTED"
+    assert monotonic() - began_s < 0.8 * timeout_s
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])

@@ -36,7 +36,7 @@ def test_a_thousand_watches_and_long_polls_leave_room_for_other_calls(tmp_path: 
                 assert (await queue.info()).queue == "jobs"
             async with asyncio.timeout(ANSWER_S):
                 await key.put(b"k", b"1")
-            assert await asyncio.gather(*map(told, watches)) == [b"1"] * WATCHES
+            assert await asyncio.gather(*map(summarise, watches)) == [b"1"] * WATCHES
             await queue.enqueue_many(b"%d" % number for number in range(POLLS))
             leased = [each.body for messages in await asyncio.gather(*polls) for each in messages]
             assert sorted(leased) == sorted(b"%d" % number for number in range(POLLS))
@@ -48,7 +48,7 @@ def test_a_thousand_watches_and_long_polls_leave_room_for_other_calls(tmp_path: 
     asyncio.run(asyncio.wait_for(test(), 180))
 
 
-async def told(watch: AsyncWatch) -> bytes:
+async def summarise(watch: AsyncWatch) -> bytes:
     """Return the value that the next event tells of."""
     async with asyncio.timeout(60):
         event = await anext(watch)

@@ -227,8 +227,20 @@ def test_methods_with_several_results_return_tables(client: Client) -> None:
         assert isinstance(rows, Rows)
         assert len(rows.to_pandas()) == len(rows.to_arrow()) == len(rows)
     assert cells(queue.info())[1][0] == "tables"
-    scanned = Rows(client.kv.scan("t"))
+    scanned = client.kv.scan("t")
+    assert "Rows(...)" in repr(scanned)
     assert scanned.to_arrow()["key"].to_pylist() == [b"t1", b"t2"]
+    assert scanned.to_arrow().num_rows == 0  # it was read to the end
+    assert client.queues("tables").to_pandas()["queue"].tolist() == ["tables"]
+    assert client.stream("tables").read().to_pandas()["value"].tolist() == [b"a", b"b"]
+    assert cells(Rows(client.streams("tables")))[1][0] == "tables"
+
+
+def test_nothing_is_shown_as_nothing(client: Client) -> None:
+    client.queue("empty").create()
+    found = client.queue("empty").peek()
+    assert found._repr_html_() == "<p>no results</p>"
+    assert len(found.to_pandas()) == found.to_arrow().num_rows == 0
 
 
 def test_a_long_table_is_cut_where_it_is_shown_and_nowhere_else() -> None:

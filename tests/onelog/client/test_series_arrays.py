@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 
 from onelog.client import timeseries
 from onelog.client.arrays import TIME_NS_MAX, TIME_NS_MIN
-from onelog.client.timeseries import split_points, to_points, to_series_data
+from onelog.client.timeseries import (
+    SeriesData,
+    split_points,
+    to_points,
+    to_points_of_each,
+    to_series_data,
+)
 from onelog.errors import InvalidArgument
+from onelog.packed import PointsPacker
 from onelog.projections.timeseries import limits
 from onelog.v1 import timeseries_pb2
 
@@ -39,7 +46,7 @@ def test_points_survive_the_wire(when: list[int], data: st.DataObject) -> None:
         "b": np.array(bools, "?"),
     }
     message = sent(np.array(when, "datetime64[ns]"), fields, {"host": "a"})
-    found = to_series_data(message)
+    (found,) = to_series_data([message])
     assert list(message.times_ns) == when
     assert list(message.columns[1].integers.values) == integers
     assert found.tags == {"host": "a"}
@@ -49,7 +56,7 @@ def test_points_survive_the_wire(when: list[int], data: st.DataObject) -> None:
         assert found.fields[name].dtype == array.dtype
 
 
-def test_times_may_be_datetimes_or_a_single_number() -> None:
+def test_times_may_be_datetimes_texts_or_a_single_number() -> None:
     january_ns = 1_767_225_600 * 10**9
     assert list(sent(np.array(["2026-01-01"], "datetime64[s]"), {"x": [1.5]}).times_ns) == [
         january_ns
@@ -57,6 +64,11 @@ def test_times_may_be_datetimes_or_a_single_number() -> None:
     berlin = datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))
     listed = [berlin, datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC)]
     assert list(sent(listed, {"x": [1, 2]}).times_ns) == [january_ns, january_ns + 1_000]
+    texts = ["2026-01-01T00:00:00Z", "2026-01-01T01:00:00.000001+01:00"]
+    for told in (texts, np.array(texts), [berlin, texts[1]]):
+        assert list(sent(told, {"x": [1, 2]}).times_ns) == [january_ns, january_ns + 1_000]
+    (a_while_ago, now) = sent(["now-1h", "now"], {"x": [1, 2]}).times_ns
+    assert abs(now - a_while_ago - 3_600 * 10**9) < 60 * 10**9
     single = sent(7, {"x": 1.5, "n": 3, "up": True})
     assert [each.WhichOneof("values") for each in single.columns] == [
         "doubles",
@@ -78,6 +90,10 @@ def test_times_may_be_datetimes_or_a_single_number() -> None:
         (np.datetime64(1, "ps"), "position 0 is not a number of nanoseconds"),
         (np.ma.array([1, 2, 3], mask=[False, True, False]), "2 at position 1 is masked"),
         (datetime(2026, 1, 1), "without a zone"),
+        (["2026-01-01T00:00:00Z", "2026-01-01"], r"times_ns\[1\]: '2026-01-01' has no zone"),
+        (["now", "yesterday"], r"times_ns\[1\]: 'yesterday' is no time"),
+        (["1800000000"], "looks like seconds"),
+        ([b"now"], "not |S3"),
         ([[1, 2]], "2 dimensions"),
         (1_800_000_000, "looks like seconds"),
         ([1_800_000_000_000, 1_800_000_001_000], "looks like milliseconds"),
@@ -152,7 +168,7 @@ def test_parts_are_within_the_limits_of_the_server_and_lose_nothing() -> None:
     short = [to_points(1, {"a": n}, {"host": f"h{n}"}) for n in range(12_000)]
     parts = list(split_points("m", [long, *short]))
     assert len(parts) == 3 + 2
-    found = [to_series_data(each) for part in parts for each in part.series]
+    found = [each for part in parts for each in to_series_data(part.series)]
     of_long = [each for each in found if each.tags["host"] == "long"]
     np.testing.assert_array_equal(np.concatenate([each.times_ns for each in of_long]), when)
     np.testing.assert_array_equal(np.concatenate([each.fields["b"] for each in of_long]), when / 2)
@@ -163,3 +179,53 @@ def test_parts_are_within_the_limits_of_the_server_and_lose_nothing() -> None:
     assert [len(part.series) for part in split_points("m", wide)] == [22, 22, 6]
     heavy = [to_points(1, {"a": 1}, {"n": f"{n:04}" + "x" * 4_000}) for n in range(2_000)]
     assert all(part.ByteSize() <= timeseries.WRITE_BYTES_MAX for part in split_points("m", heavy))
+
+
+GOOD = SeriesData({"host": "good"}, np.array([1, 2]), {"x": np.array([0.5, 1.5])})
+NOW_S = 1_767_225_600
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        SeriesData({}, np.array([NOW_S, NOW_S + 1]), {"x": np.array([0.5, 1.5])}),
+        SeriesData({}, np.array([1, 2**62]), {"x": np.array([0.5, 1.5])}),
+        SeriesData({}, np.array([1, 2]), {"x": np.array([0.5, np.nan])}),
+        SeriesData({}, np.array([1, 2]), {"x": np.array([0.5, 1.5, 2.5])}),
+        SeriesData({}, np.array([1, 2]), {"x": np.array([1, 2**63], "u8")}),
+        SeriesData({}, np.ma.array([1, 2], mask=[True, False]), {"x": np.array([0.5, 1.5])}),
+        SeriesData({"host": ""}, np.array([1, 2]), {"x": np.array([0.5, 1.5])}),
+        SeriesData({}, np.array([1, 2]), {}),
+    ],
+)
+def test_what_is_wrong_among_many_series_is_refused_as_if_it_were_alone(wrong: SeriesData) -> None:
+    """It says which one, besides."""
+    with pytest.raises(InvalidArgument) as alone:
+        to_points(wrong.times_ns, wrong.fields, wrong.tags)
+    with pytest.raises(InvalidArgument) as among:
+        to_points_of_each([GOOD, GOOD, wrong, GOOD])
+    assert " of series[2]" in among.value.message
+    said = among.value.message.replace(" of series[2]", "")
+    assert (among.value.reason, said) == (alone.value.reason, alone.value.message)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        SeriesData({"host": "é" * 100}, np.array([3]), {"x" * 128: np.array([True])}),
+        SeriesData({}, np.array([3, 4], "u4"), {"x": np.array([1, 2], "i2")}),
+        SeriesData({}, np.array([3, 4], "datetime64[s]"), {"x": np.array([1, 2], ">f4")}),
+        SeriesData(
+            {}, np.arange(3_000)[::2], {"x": np.arange(6_000.0)[::4], "y": np.arange(1_500)}
+        ),
+        SeriesData({}, np.array([], "i8"), {"x": np.array([])}),
+    ],
+)
+def test_many_series_are_sent_as_each_of_them_would_be(other: SeriesData) -> None:
+    several = [GOOD, other, GOOD]
+    packer = PointsPacker()
+    found = [
+        timeseries_pb2.SeriesPoints.FromString(each.pack(packer))
+        for each in to_points_of_each(several)
+    ]
+    assert found == [sent(each.times_ns, each.fields, each.tags) for each in several]

@@ -99,7 +99,7 @@ def test_acks_of_a_queue_that_is_not_there_are_all_refused(tmp_path: Path) -> No
 
 
 def lose_answers(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """Let a third of the answers to operations of a kind be lost."""
+    """Lose a third of the answers to operations of a kind."""
     answer, count = Pipe._answer, 0
 
     def lose(self: Pipe, response: pipeline_pb2.ExecuteResponse) -> None:

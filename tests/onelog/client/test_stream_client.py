@@ -49,6 +49,8 @@ def test_records_are_appended_and_read_again(tmp_path: Path) -> None:
         assert len(records) == 502
         assert records[0].headers == {"h": b"1"}
         assert (records[0].key, records[0].tag, records[0].offset) == (b"k", "t", first.offset)
+        for limit in (1, 300, 502, 10**6):
+            assert [each async for each in stream.read(limit=limit)] == records[:limit]
         tagged = [each.value async for each in stream.read(only=RecordFilter(tags=("t",)))]
         assert tagged == [b"a", b"last"]
         part = stream.read(from_offset=many[10].offset, to_offset=many[12].offset)
@@ -67,6 +69,25 @@ def test_records_are_appended_and_read_again(tmp_path: Path) -> None:
         await stream.delete()
         with pytest.raises(NotFound):
             await stream.append("b")
+
+    with_client(tmp_path, test)
+
+
+def test_at_most_so_many_records_are_read_also_over_pages(tmp_path: Path) -> None:
+    async def test(client: AsyncClient) -> None:
+        stream = client.stream("long")
+        await stream.create()
+        await stream.append_many(map(str, range(2_500)))
+        for limit, count in (
+            (0, 2_500),
+            (999, 999),
+            (1_001, 1_001),
+            (2_400, 2_400),
+            (9_999, 2_500),
+        ):
+            assert len([each async for each in stream.read(limit=limit)]) == count
+        with pytest.raises(InvalidArgument):
+            await anext(stream.read(limit=-1))
 
     with_client(tmp_path, test)
 

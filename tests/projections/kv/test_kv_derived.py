@@ -31,7 +31,7 @@ def world() -> World:
 def write(world: World, value: bytes, key: bytes = KEY) -> int:
     """Write a derived key as part of applying an entry, which here is a no-op."""
     world.draft(Draft(TYPE_NOOP, b""))
-    world.state.kv.put_derived(NAMESPACE, key, value, world.index)
+    world.state.kv.put_derived(NAMESPACE, [(key, value)], world.index)
     return world.index
 
 
@@ -107,8 +107,7 @@ def test_a_batch_takes_derived_keys_back(world: World) -> None:
     before = world.state.kv.state_hash()
     kv = world.state.kv
     kv.begin_batch()
-    kv.put_derived(NAMESPACE, KEY, b"[2]", world.index + 1)
-    kv.put_derived(NAMESPACE, b"cg:orders:new", b"[9]", world.index + 1)
+    kv.put_derived(NAMESPACE, [(KEY, b"[2]"), (b"cg:orders:new", b"[9]")], world.index + 1)
     kv.delete_derived(NAMESPACE, KEY, world.index + 2)
     kv.rollback_batch()
 
@@ -120,7 +119,7 @@ def test_a_batch_takes_derived_keys_back(world: World) -> None:
 
 def test_the_last_of_two_writes_by_one_entry_counts(world: World) -> None:
     index = write(world, b"[1]")
-    world.state.kv.put_derived(NAMESPACE, KEY, b"[2]", index)
+    world.state.kv.put_derived(NAMESPACE, [(KEY, b"[2]")], index)
 
     assert world.value(KEY) == b"[2]"
     history = world.state.kv.history(NAMESPACE, KEY)

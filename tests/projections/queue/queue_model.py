@@ -453,7 +453,7 @@ class Model:
         return found
 
     def expire(self, now: int) -> None:
-        """Let everything end that is due, as one expire entry does."""
+        """Expire everything that is due, as one expire entry does."""
         due = []
         for queue in self.queues.values():
             for message in queue.messages.values():

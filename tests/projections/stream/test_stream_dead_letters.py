@@ -135,7 +135,7 @@ def test_a_dead_letter_of_a_dead_letter_leads_to_the_first_record(world: GroupWo
 
 
 def _dead_record(world: GroupWorld) -> tuple[int, int, int]:
-    """Let a group give up on a record; return its offset, the next record's and the member."""
+    """Fail a record until it is dead; return its offset, the next record's and the member."""
     world.open(1, GroupConfig(shared=True, max_deliveries=1, dead_letter="dead"))
     offset, behind = world.append("s", b"poison"), world.append("s", b"fine")
     member = world.join(60)

@@ -12,7 +12,7 @@ from onelog.projections.codec import Prefix, SessionRef, encode_prefix, read_pre
 from onelog.projections.errors import BadPayload, BadResult
 from onelog.projections.result import Applied, Refused
 from onelog.projections.stream.commands import (
-    OPERATIONS,
+    STREAM_OPERATIONS,
     Append,
     Cause,
     ProducerRef,
@@ -95,7 +95,9 @@ def test_our_code_writes_the_golden_bytes_and_reads_them_as_meant(name: str) -> 
 
 
 def test_every_command_has_a_golden_file_and_every_file_a_sample() -> None:
-    assert {type(command) for command in samples.STREAM.values()} == set(OPERATIONS)
+    assert {type(command) for command in samples.STREAM.values()} == {
+        each.command for each in STREAM_OPERATIONS
+    }
     found = {path.stem for path in golden_path("payloads/x").parent.glob("stream_*.hex")}
     assert found == set(NAMES)
 
@@ -106,7 +108,7 @@ def test_the_document_has_the_golden_bytes_and_every_operation() -> None:
     assert len(blocks) >= 2
     for name, block in blocks:
         assert parse_hex(block) == load_golden(name), name
-    for operation in OPERATIONS.values():
+    for operation in (each.number for each in STREAM_OPERATIONS):
         assert f"| 0x{OWNER_STREAM << 8 | operation:04x} |" in text
     for cause in Cause:
         assert f"| {int(cause)} | {cause.name} |" in text

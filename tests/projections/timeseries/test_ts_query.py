@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
+from onelog.projections.timeseries import query as ts_query
+from onelog.projections.timeseries import read as ts_read
 from onelog.projections.timeseries.aggregate import Function
 from onelog.projections.timeseries.columns import CorruptBlock
 from onelog.projections.timeseries.commands import ConfigureMeasurement, CreateMeasurement, Delete
@@ -295,3 +297,36 @@ def test_a_cut_through_the_index_does_not_see_what_comes_later() -> None:
     assert cut.select(pause).tolist() == [2, 4]
     assert (cut.last_id, cut.effort, paused) == (5, 2, 1)
     assert index.select(tests).tolist() == [4, 6, 7]
+
+
+@pytest.mark.parametrize("function", [None, *Function])
+def test_how_many_series_are_read_together_changes_no_bit_of_an_answer(
+    function: Function | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, draw = SeriesWorld(), np.random.default_rng(7)
+    for _ in range(3):
+        for number in range(12):
+            name = series_name("m", {"host": f"h{number:02}", "zone": f"z{number % 5 % 4}"})
+            run_times = draw.integers(0, 200, 30) * SECOND
+            run_values = draw.choice([1e-9, 1.0, 1e9, -0.0, 0.0, 0.1], 30)
+            world.batch(Run(name, "f", FieldType.F64, run_times, run_values))
+            if number in {2, 3, 7}:  # series with blocks between others
+                world.block(name, "f")
+    start, end = 20 * SECOND, 180 * SECOND
+    asked = [
+        Query("m", "f", start, end, (), function, window, percent=70.0, group_by=group_by, topk=top)
+        for window in ((0, 9 * SECOND) if function else (0,))
+        for group_by in ((None, (), ("zone",)) if function else (None,))
+        for top in ((0, 2) if function else (0,))
+    ]
+
+    def answers() -> list[tuple[bytes, bytes, bytes]]:
+        rows = [row for query in asked for row in world.query(query)]
+        return [(row.name, row.times.tobytes(), row.values.tobytes()) for row in rows]
+
+    together = answers()
+    assert len(together) >= 12
+    for limit in (1, 40, 300):
+        monkeypatch.setattr(ts_read, "BUNDLE_POINTS", limit)
+        monkeypatch.setattr(ts_query, "PART_POINTS", limit)
+        assert answers() == together

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
@@ -92,7 +93,7 @@ def test_a_cut_section_is_refused() -> None:
 class NoKeys:
     """Takes the keys of metadata, which are in the accounts of others, and forgets them."""
 
-    def put_derived(self, namespace: str, key: bytes, value: bytes, index: int) -> None:
+    def put_derived(self, namespace: str, items: Iterable[tuple[bytes, bytes]], index: int) -> None:
         pass
 
     def delete_derived(self, namespace: str, key: bytes, index: int) -> None:

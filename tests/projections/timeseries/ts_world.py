@@ -13,6 +13,7 @@ from onelog.projections.result import Applied, Result
 from onelog.projections.router import ProjectionRouter
 from onelog.projections.system import commands
 from onelog.projections.system.projection import System
+from onelog.projections.system.sessions import Fingerprints
 from onelog.projections.timeseries.columns import Column, make_block
 from onelog.projections.timeseries.commands import (
     Command,
@@ -57,7 +58,12 @@ class SeriesWorld:
         table: dict[int, Projection] = {OWNER_KV: self.kv, OWNER_TIMESERIES: self.series}
         system = System(table)
         self.router = ProjectionRouter(
-            table, self.notes, system=system, checker=self.kv, position=position
+            table,
+            self.notes,
+            system=system,
+            checker=self.kv,
+            position=position,
+            fingerprints=Fingerprints({}, {}),
         )
         self.entries: list[Entry] = []
         self.now_ns = 1_000 * SECOND

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from onelog import Client, QueueConfig
-from onelog.client.topology import find_shard
 from onelog.errors import FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted
+from onelog.routing import find_shard
 from onelog.spark.load import shard_writer
 from onelog.spark.load.chunks import CHUNK_BYTES_MAX, mark_done
 from onelog.spark.load.progress import Job, find_tags, progress_key

@@ -69,7 +69,7 @@ class SegmentModel:
 
 
 def put_unsealed(disk: SimDisk, model: SegmentModel) -> Path:
-    """Let the disk hold the unsealed file, durable."""
+    """Put the unsealed file on the disk, durable."""
     path = model.unsealed_path()
     disk.put(path, model.data)
     return path

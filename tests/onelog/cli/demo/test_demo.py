@@ -23,7 +23,7 @@ DEMO = (sys.executable, "-m", "onelog.cli.main", "demo")
 
 
 def environment(directory: Path) -> dict[str, str]:
-    """Let temporary directories be made where a test can see whether they are gone."""
+    """Return an environment whose temporary directories a test can find."""
     # Settings of the caller that would break a tour that listened to them.
     return os.environ | {
         "TMPDIR": str(directory), "ONELOG_ENDPOINTS": "127.0.0.1:1", "ONELOG_SHARDS": "x",

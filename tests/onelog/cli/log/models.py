@@ -117,7 +117,7 @@ class Models:
         self.stream("stream ack", groups.Ack("orders", "billing", member, ((0, offsets[0]),)))
 
     def deliver(self, name: str, group: str, limit: int) -> tuple[int, tuple[int, ...]]:
-        """Let a new member have records of the first partition; return it, and their offsets."""
+        """Deliver records of the first partition to a new member; return it, and their offsets."""
         member = self.stream("member", groups.GroupJoin(name, group, MINUTE))
         found = self.state.stream.describe_group(NAMESPACE, name, group)
         assert not isinstance(found, Refused), found
@@ -130,7 +130,7 @@ class Models:
         return member, offsets
 
     def write_dead_letter(self) -> None:
-        """Let a group give up on a record, which becomes one of another stream."""
+        """Fail a record in a group until it becomes a dead letter in another stream."""
         self.stream("lost", stream.Create("lost"))
         self.stream("jobs", stream.Create("jobs"))
         self.stream("job", Append("jobs", b"a job", key=b"\x00"))

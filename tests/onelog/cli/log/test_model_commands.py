@@ -12,11 +12,11 @@ from onelog.projections.queue.message import QueueConfig
 from onelog.projections.stream import commands as stream_commands
 from onelog.projections.timeseries import commands as ts_commands
 from onelog.projections.timeseries.names import series_name
+from onelog.routing import find_shard
 from onelog.ual.directory import Topology
 from onelog.ual.entry import Draft
 from onelog.ual.files import DiskFiles
 from onelog.ual.recovery import open_hard_state, open_log
-from onelog.ual.routing import find_partition, find_shard
 from onelog.ual.segments.sealing import compact_segment
 from tests.onelog.cli.log.models import ESCAPE, NAMESPACE, TIME, Ask, Models, build_models
 from tests.snapshot.live import SECOND
@@ -358,7 +358,7 @@ def test_the_shard_is_found_by_the_name_and_for_a_series_by_its_measurement(
     data_dir = tmp_path / "data"
 
     def home(name: bytes) -> int:
-        return find_shard(find_partition(name, topology.partitions), shards)
+        return find_shard(name, topology.partitions, shards)
 
     # A series' own text would be routed by what stands in its braces.
     measurement = next(n for n in ("a", "b", "c", "d") if home(n.encode()) != home(b"host=a"))

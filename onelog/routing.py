@@ -1,7 +1,7 @@
 """Routing: from a name to its routing key, partition and shard.
 
-Clients and servers compute this on their own and must agree for as long as a cluster lives, so
-these functions are part of the file format: a change would strand every key already written.
+Clients and servers must agree on this for as long as a cluster lives, so these functions are part
+of the file format: a change would strand every key already written.
 
 Partitions stand between names and shards, so that later a partition is counted and moved, not a
 name. Partitions are dealt to shards in turn, so shards differ by at most one partition.
@@ -46,14 +46,8 @@ def routing_keys(names: Iterable[bytes]) -> set[bytes]:
     return found
 
 
-def find_partition(key: bytes, partitions: int) -> int:
-    """Return the partition of a key or name, found by its routing key."""
+def find_shard(name: bytes, partitions: int, shards: int) -> int:
+    """Return the shard that a key or name belongs to."""
     assert partitions > 0, partitions
-    return crc32c(routing_key(key)) % partitions
-
-
-def find_shard(partition: int, shards: int) -> int:
-    """Return the shard that holds a partition."""
     assert shards > 0, shards
-    assert partition >= 0, partition
-    return partition % shards
+    return crc32c(routing_key(name)) % partitions % shards
