@@ -281,7 +281,7 @@ def test_a_copy_that_lacks_entries_does_not_replace_a_file_that_the_replay_needs
 @pytest.fixture
 def waits() -> Callable[[Starting], StartRepair]:
     def until_refused(starting: Starting) -> StartRepair:
-        """Ask everybody, twice; nothing of it changes, and it says nothing of Raft."""
+        """Wait until all were asked, twice; nothing of it changes, nor does it speak of Raft."""
         before = starting.contents()
         repair = starting.open()
         assert isinstance(repair, StartRepair)
