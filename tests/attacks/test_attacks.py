@@ -42,7 +42,7 @@ from tests.system.nodes import ServeProcess, get, nodes, until
 from tests.system.processes import ROOT
 
 ATTACK_S = 0.8
-ATTACK_S_MAX = 30.0
+ATTACK_S_MAX = 300.0  # of one that ends when it is answered, which a busy machine puts off
 # One connection may hold 64 MiB on its way in, as much on its way out, and a window of 8 MiB.
 GROWTH_MIB_MAX = 300
 # Of the four connections that attack below, with a limit of 64 MiB for all of them.
@@ -193,10 +193,13 @@ def test_a_client_that_takes_all_that_is_allowed_keeps_nobody_else_waiting_forev
     name: str, node: ServeProcess
 ) -> None:
     """Calls that are within the rules are answered or held back, with bounded memory."""
-    (found,) = attack(node, name, seconds=ATTACK_S)
-    for where, answer in HELD_BACK[name].items():
-        assert answer in found[where], found
-    assert not found["goaways"].keys() - {str(ENHANCE_YOUR_CALM)}, found
+    for number in range(1, ROUNDS_MAX + 1):  # longer ones, if the machine is too busy to answer
+        (found,) = attack(node, name, seconds=ATTACK_S * number)
+        assert not found["goaways"].keys() - {str(ENHANCE_YOUR_CALM)}, found
+        if all(answer in found[where] for where, answer in HELD_BACK[name].items()):
+            break
+    else:
+        pytest.fail(f"it is not answered as said: {found}")
 
 
 @pytest.fixture
