@@ -43,10 +43,18 @@ if TYPE_CHECKING:
 # One client may use a quarter of everything.
 CLIENT_SHARE = 4
 ADMISSION_RETRY_S = 0.05
+# A pipeline, a watch, a consumer and a call.
+CALLS_IN_ANY_CASE = 4
 
 
 class Admission:
-    """Counts requests and bytes under way. Invariant: no client without a request is kept."""
+    """Counts requests and bytes under way. Invariant: no client without a request is kept.
+
+    Calls that the gate has cut are counted until they have ended, so the clients for whom it made
+    room with them may go beyond the limit: each with ``CALLS_IN_ANY_CASE`` requests.
+    """
+
+    in_any_case = CALLS_IN_ANY_CASE  # requests of a client that the limit of all does not refuse
 
     def __init__(self, requests_max: int, bytes_max: int) -> None:
         assert requests_max > 0, requests_max
@@ -64,7 +72,7 @@ class Admission:
         """Count a request in, or refuse it."""
         requests, total = self._clients.get(client, (0, 0))
         # A request that is alone may be as large as a message may be.
-        if self.requests >= self.requests_max:
+        if self.requests >= self.requests_max and requests >= self.in_any_case:
             self._refuse("requests", self.requests_max)
         if requests >= self.client_requests_max:
             self._refuse("requests of one client", self.client_requests_max)
@@ -102,8 +110,6 @@ class Admission:
 # As long as a client may take to read a message it may take to send one.
 ARRIVAL_S = 30.0
 RETRY_S = 1.0
-# A pipeline, a watch, a consumer and a call.
-CALLS_IN_ANY_CASE = 4
 # Calls that are cut at a time, since finding the client with the most means a scan of all.
 CUT_AT_ONCE, CUT_SHARE = 16, 4
 _GOOD_STAGES = (Stage.ELECTING, Stage.SERVING)
@@ -116,8 +122,11 @@ _INSPECTING = frozenset(
 class CallShares(Admission):
     """Counts calls one by one, and makes room for a client that has few.
 
-    What is cut has not been begun, or tells about the node: nothing has been done.
+    What is cut has not been begun, or tells about the node: nothing has been done, and it counts
+    no more.
     """
+
+    in_any_case = 0
 
     def __init__(self, calls_max: int, bytes_max: int) -> None:
         super().__init__(calls_max, bytes_max)

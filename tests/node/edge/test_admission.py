@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.errors import ResourceExhausted
-from onelog.node.edge.gate import CLIENT_SHARE, Admission
+from onelog.node.edge.gate import CALLS_IN_ANY_CASE, CLIENT_SHARE, Admission
 
 
 def test_one_client_gets_its_share_and_leaves_room_for_others() -> None:
@@ -20,6 +20,19 @@ def test_one_client_gets_its_share_and_leaves_room_for_others() -> None:
     admission.enter("modest", 10)
     admission.leave("greedy", 10)
     admission.enter("greedy", 10)
+
+
+def test_others_keep_nobody_with_few_requests_out() -> None:
+    """Calls that the gate has cut for a newcomer still count here: it gets in all the same."""
+    admission = Admission(requests_max=32, bytes_max=800)
+    for client in "abcd":
+        for _ in range(32 // CLIENT_SHARE):
+            admission.enter(client, 1)
+    for _ in range(CALLS_IN_ANY_CASE):
+        admission.enter("modest", 1)
+    with pytest.raises(ResourceExhausted) as caught:
+        admission.enter("modest", 1)
+    assert caught.value.metadata == {"limit": "32", "of": "requests"}
 
 
 def test_bytes_are_bounded_for_one_client_and_for_all() -> None:
