@@ -21,7 +21,7 @@ from onelog.spark.source import OnelogDataSource
 from onelog.spark.streaming import OnelogStreamReader
 from onelog.ual.files import DiskFiles
 from onelog.v1 import admin_pb2
-from tests.node.services.nodes import run, single
+from tests.node.services.nodes import WAIT_S, run, single
 from tests.spark.shard_dirs import Shard
 from tests.spark.written import write_history
 from tests.ual.shards import drop_before
@@ -260,7 +260,8 @@ def test_a_cluster_sends_what_changes_are_replayed_from(tmp_path: Path) -> None:
             changes = {"view": "kv_changes", "endpoint": node.endpoint, "namespaces": "default"}
             await asyncio.gather(*(client.kv.put(f"k{n}", f"v{n}") for n in range(40)))
             for shard in (0, 1):
-                await node.admin.TakeSnapshot(admin_pb2.TakeSnapshotRequest(shard=shard))
+                request = admin_pb2.TakeSnapshotRequest(shard=shard)
+                await node.admin.TakeSnapshot(request, timeout=WAIT_S)
             await asyncio.gather(*(client.kv.put(f"k{n}", f"w{n}") for n in range(30)))
             await client.kv.delete("k39")
             queue = client.queue("jobs")

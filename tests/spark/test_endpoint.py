@@ -19,7 +19,7 @@ from onelog.spark.options import ReadOptions
 from onelog.spark.origin import Range, ShardCut, Split
 from onelog.spark.table import load_table
 from onelog.v1 import admin_pb2, log_pb2
-from tests.node.services.nodes import Node, cluster, run, single, until
+from tests.node.services.nodes import WAIT_S, Node, cluster, run, single, until
 from tests.spark.shard_dirs import Row, read_all, rows_of
 
 EVERYTHING = Selection()
@@ -115,7 +115,8 @@ def test_a_node_and_its_directory_show_the_same(tmp_path: Path) -> None:
             directory = DirectoryOrigin(str(tmp_path / "n1"))
             (part,) = directory.cut().shards
             assert part.last_index == log.segments.sealed_index
-            await node.admin.TakeSnapshot(admin_pb2.TakeSnapshotRequest(shard=0))
+            request = admin_pb2.TakeSnapshotRequest(shard=0)
+            await node.admin.TakeSnapshot(request, timeout=WAIT_S)
             await until(lambda: log.manifest.snapshots)
             taken = log.manifest.snapshots[-1].index
             assert await read(directory) == [row for row in applied(node, 0) if row[0] <= taken]

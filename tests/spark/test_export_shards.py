@@ -17,7 +17,7 @@ from onelog.spark.export.verify import verify_export
 from onelog.spark.options import ReadOptions
 from onelog.spark.table import open_origin
 from onelog.v1 import admin_pb2
-from tests.node.services.nodes import run, single
+from tests.node.services.nodes import WAIT_S, run, single
 from tests.spark.exports import directory, everything, export, serial
 
 VIEWS = ("log", "kv", "kv_changes")
@@ -39,7 +39,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
             await asyncio.gather(*(client.kv.put(f"k{n}", f"v{n}") for n in range(60)))
             await asyncio.gather(*(client.kv.put(f"k{n}", f"w{n}") for n in range(30)))
             for shard in (0, 1):
-                await node.admin.TakeSnapshot(admin_pb2.TakeSnapshotRequest(shard=shard))
+                request = admin_pb2.TakeSnapshotRequest(shard=shard)
+                await node.admin.TakeSnapshot(request, timeout=WAIT_S)
             await asyncio.to_thread(export_all, node.endpoint)
 
     run(write())

@@ -14,7 +14,7 @@ from onelog.spark.source import OnelogDataSource
 from onelog.spark.state import STATE_VIEWS, StateTable
 from onelog.ual.files import DiskFiles
 from onelog.v1 import admin_pb2
-from tests.node.services.nodes import run, single
+from tests.node.services.nodes import WAIT_S, run, single
 from tests.spark.shard_dirs import Shard
 from tests.spark.written import write_history
 
@@ -148,7 +148,8 @@ def test_a_cluster_sends_its_snapshot_and_the_log_behind_it(tmp_path: Path) -> N
             options = {"view": "kv", "endpoint": node.endpoint}
             await asyncio.gather(*(client.kv.put(f"k{n}", f"v{n}") for n in range(60)))
             for shard in (0, 1):
-                await node.admin.TakeSnapshot(admin_pb2.TakeSnapshotRequest(shard=shard))
+                request = admin_pb2.TakeSnapshotRequest(shard=shard)
+                await node.admin.TakeSnapshot(request, timeout=WAIT_S)
             await asyncio.gather(*(client.kv.put(f"k{n}", f"w{n}") for n in range(30)))
             found = await asyncio.to_thread(lambda: rows(**options))
             assert {row["key_text"]: row["value"].decode() for row in found} == {
