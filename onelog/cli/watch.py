@@ -54,8 +54,8 @@ def watch(
 
     Each event is printed once and in order, across reconnects and new leaders. At the end the
     cursor is printed on stderr; with --json it is in every line. --from continues there without a
-    gap, if the same names are given. --from start begins with the oldest entries that are kept.
-    Without names it watches all models.
+    gap, if the same names are given. --from start begins with the first entry, or, if that is not
+    kept, behind the oldest kept snapshot. Without names it watches all models.
 
     \b
     Examples:

@@ -173,6 +173,7 @@ def _print_ready(directory: ClusterDirectory, status: "ClusterStatus") -> list[i
     typer.echo(
         f"cluster {directory.path} is up: {counted(count, 'node')}, clients call {endpoints}"
     )
+    typer.echo(f"for commands in another terminal: export ONELOG_ENDPOINTS={endpoints}")
     for node in status.nodes:
         if node not in status.members:
             typer.echo(f"note: node {node.number} was removed from the cluster", err=True)

@@ -117,8 +117,9 @@ class Client(Facade):
 
         ``watched`` says which models and names of this namespace; without it the watch covers
         everything in all namespaces. It begins now, after the ``cursor`` of an earlier watch, or
-        with ``from_start`` at the oldest entries that are kept. ``with_previous`` adds the value
-        that a key had before. ``progress_s`` is how often the cursor advances without events.
+        with ``from_start`` at the first entry, or, if that is not kept, behind the oldest kept
+        snapshot. ``with_previous`` adds the value that a key had before. ``progress_s`` is how
+        often the cursor advances without events.
         """
         return Watch(
             self._core.watch(

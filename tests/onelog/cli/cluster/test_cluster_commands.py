@@ -116,6 +116,7 @@ def test_a_cluster_goes_on_without_its_leader_and_takes_it_back(
     started = cluster("up", "--detach", "--shards", 1, "--port", free_base())
     assert started.code == 0, started
     assert f"cluster {directory.path} is up: 3 nodes, clients call 127.0.0.1:" in started.out
+    assert "export ONELOG_ENDPOINTS=127.0.0.1:" in started.out
     before = until_led(cluster)
     assert [node["state"] for node in before["nodes"]] == ["serving"] * 3
     leader = before["shards"][0]["leader"]
