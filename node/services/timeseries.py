@@ -2,8 +2,8 @@
 
 Deleting many series takes several entries, since an entry does a bounded amount of work and says
 where to continue. The first of them carries the session, and what is left follows outside of it: a
-repeated call finds the result of the first, continues from there, and what it finds deleted already
-it deletes again. The call ends when everything is gone that was there when it began.
+repeated call finds the result of the first and continues from there. What follows names the index
+of the first, so neither call deletes a measurement or series that was created later.
 
 Requests become commands here. Names, tags, types, times, windows, patterns and counts are checked
 here too, before anything is written. What depends on the state (the type of a field, a full
@@ -134,8 +134,10 @@ def parse_matchers(matchers: Sequence[timeseries_pb2.Matcher]) -> tuple[Matcher,
     return tuple(found)
 
 
-def parse_delete(request: timeseries_pb2.DeletePointsRequest, after: int = 0) -> Delete:
-    """Return the command of a request, for the series with ids above ``after``."""
+def parse_delete(
+    request: timeseries_pb2.DeletePointsRequest, after: int = 0, before_index: int = 0
+) -> Delete:
+    """Return the command of a request, for series above an id that are older than an entry."""
     return Delete(
         request.measurement,
         parse_matchers(request.matchers),
@@ -143,6 +145,7 @@ def parse_delete(request: timeseries_pb2.DeletePointsRequest, after: int = 0) ->
         request.last_ns if request.HasField("last_ns") else TIME_NS_MAX,
         after,
         merges=request.HasField("first_ns") or request.HasField("last_ns"),
+        before_index=before_index,
     )
 
 
@@ -437,7 +440,7 @@ class TimeSeriesService:
         """Delete points, or series, that match."""
         answer = timeseries_pb2.DeletePointsResponse()
         answer.series_count = await self._until_done(
-            request, call, answer, lambda after: parse_delete(request, after)
+            request, call, answer, lambda after, before: parse_delete(request, after, before)
         )
         return answer
 
@@ -447,23 +450,23 @@ class TimeSeriesService:
         """Delete a measurement with all of its series."""
         answer = timeseries_pb2.DeleteMeasurementResponse()
         await self._until_done(
-            request, call, answer, lambda _: DropMeasurement(request.measurement)
+            request, call, answer, lambda _, before: DropMeasurement(request.measurement, before)
         )
         return answer
 
     async def _until_done(
-        self, request: Any, call: Call, answer: Any, parse_command: Callable[[int], Command]
+        self, request: Any, call: Call, answer: Any, parse_command: Callable[[int, int], Command]
     ) -> int:
         """Propose commands until one says that nothing is left; return the number of series.
 
-        ``parse_command`` is given where the last one stopped.
+        ``parse_command`` is given where the last one stopped, and the index of the first.
         """
         edge, options = self._edge, write_options(request)
         shard = edge.find_shard(check_name(request.measurement).encode())
         namespace, session = parse_namespace(request.namespace), parse_session(options)
-        count = after = 0
+        count = after = before_index = 0
         while True:
-            draft = encode_command(parse_command(after), namespace, session)
+            draft = encode_command(parse_command(after, before_index), namespace, session)
             written = await edge.write(shard, [checked(draft)], options, call)
             result = written.results[0]
             try:
@@ -479,6 +482,7 @@ class TimeSeriesService:
             if done.value is None:
                 return count
             (after,) = U64.unpack(done.value)
+            before_index = before_index or answer.header.index
             session = None
 
     # Over all shards

@@ -321,5 +321,8 @@ def percentile(
     above = np.minimum(below + 1, counts - 1)
     share = ranks - below
     low, high = floats[starts + below], floats[starts + above]
+    with np.errstate(over="ignore", invalid="ignore"):
+        step = high - low  # infinite where they are further apart than a float can say
+        between = np.where(np.isfinite(step), low + step * share, low * (1 - share) + high * share)
     found = slots[starts].astype(np.int64)
-    return found_owners[found], numbers[found], low + (high - low) * share
+    return found_owners[found], numbers[found], between

@@ -120,9 +120,13 @@ class ConfigureMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class DropMeasurement:
-    """Delete series of a measurement, and the measurement when none is left."""
+    """Delete series of a measurement, and the measurement when none is left.
+
+    With ``before_index``: only a measurement that was created before that entry.
+    """
 
     measurement: str
+    before_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,7 @@ class Delete:
 
     ``merges``: ranges that a column keeps are merged, and it keeps ``DELETED_RANGES_MAX`` of them.
     Entries without it are older, and replay as they were applied: up to ``UNMERGED_RANGES_MAX``.
+    ``before_index``: only of series that were created before that entry, if it is not 0.
     """
 
     measurement: str
@@ -141,6 +146,7 @@ class Delete:
     last_ns: int = TIME_NS_MAX
     after: int = 0
     merges: bool = False
+    before_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,10 +259,10 @@ def encode_body(command: Command) -> bytes:
             return _encode_block(command)
         case CreateMeasurement(name, config) | ConfigureMeasurement(name, config):
             return encode_name(name) + config.encode()
-        case DropMeasurement(name):
-            return encode_name(name)
-        case Delete(name, matchers, first_ns, last_ns, after, merges):
-            times = _RANGE.pack(first_ns, last_ns, after)
+        case DropMeasurement(name, before_index):
+            return encode_name(name) + _encode_bound(before_index)
+        case Delete(name, matchers, first_ns, last_ns, after, merges, before_index):
+            times = _RANGE.pack(first_ns, last_ns, after) + _encode_bound(before_index)
             return encode_name(name) + encode_matchers(matchers, is_marked=merges) + times
         case SetRule(name, rule):
             return encode_name(name) + encode_rule(rule)
@@ -386,7 +392,25 @@ def _read_delete(reader: Reader) -> Delete:
     first_ns, last_ns, after = reader.fields(_RANGE)
     if not TIME_NS_MIN <= first_ns <= last_ns <= TIME_NS_MAX:
         raise BadPayload(Reason.RANGE_INVALID)
-    return Delete(name, matchers, first_ns, last_ns, after, merges)
+    return Delete(name, matchers, first_ns, last_ns, after, merges, _read_bound(reader))
+
+
+def _read_drop(reader: Reader) -> DropMeasurement:
+    return DropMeasurement(read_name(reader), _read_bound(reader))
+
+
+def _encode_bound(before_index: int) -> bytes:
+    """Return the optional last field of what continues a deletion."""
+    return U64.pack(before_index) if before_index else b""
+
+
+def _read_bound(reader: Reader) -> int:
+    if not reader.left:
+        return 0
+    before_index = reader.number(U64)
+    if not before_index:
+        raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, before_index)
+    return before_index
 
 
 def _read_trim(reader: Reader) -> Trim:
@@ -443,7 +467,7 @@ TS_OPERATIONS = (
         ConfigureMeasurement,
         lambda reader: ConfigureMeasurement(read_name(reader), read_config(reader)),
     ),
-    Operation(0x06, DropMeasurement, lambda reader: DropMeasurement(read_name(reader))),
+    Operation(0x06, DropMeasurement, _read_drop),
     Operation(0x07, Delete, _read_delete),
     Operation(0x08, SetRule, lambda reader: SetRule(read_name(reader), read_rule(reader))),
     Operation(0x09, DropRule, lambda reader: DropRule(read_name(reader), read_name(reader))),
@@ -497,9 +521,9 @@ def _describe(command: Command) -> str:
             return f"create measurement {name}: {config}"
         case ConfigureMeasurement(name, config):
             return f"configure measurement {name}: {config}"
-        case DropMeasurement(name):
+        case DropMeasurement(name, _):
             return f"drop measurement {name}"
-        case Delete(name, matchers, first_ns, last_ns, after, _):
+        case Delete(name, matchers, first_ns, last_ns, after, _, _):
             whole = (first_ns, last_ns) == (TIME_NS_MIN, TIME_NS_MAX)
             what = "series" if whole else f"points {first_ns} to {last_ns}"
             return f"delete {what} of {name}{_matchers(matchers)} behind series {after}"

@@ -40,7 +40,13 @@ from onelog.projections.timeseries.limits import (
     UNMERGED_RANGES_MAX,
 )
 from onelog.projections.timeseries.names import compile_matchers, passes_all
-from onelog.projections.timeseries.store import Series, SeriesSpace, Store, trim_allowed_ns
+from onelog.projections.timeseries.store import (
+    Measurement,
+    Series,
+    SeriesSpace,
+    Store,
+    trim_allowed_ns,
+)
 
 
 class _Budget:
@@ -77,7 +83,7 @@ def _extra_ranges(series: Series) -> int:
 
 def delete(store: Store, space: SeriesSpace, command: Delete, index: int) -> Outcome:
     """Delete points or series; number = series changed, value = cursor unless all are done."""
-    measurement = space.measurements.get(command.measurement)
+    measurement = _find_measurement(space, command)
     if measurement is None:
         return Refused(Reason.MEASUREMENT_UNKNOWN)
     whole = (command.first_ns, command.last_ns) == (TIME_NS_MIN, TIME_NS_MAX)
@@ -94,6 +100,8 @@ def delete(store: Store, space: SeriesSpace, command: Delete, index: int) -> Out
             break
         budget.visits -= 1
         series = measurement.series[series_id]
+        if 0 < command.before_index <= series.created_index:
+            break  # and all that follow are younger
         if not tests or passes_all(tests, series.tags):
             if not whole and not all(
                 _takes_range(each, new, merges=command.merges) for each in series.columns.values()
@@ -156,7 +164,7 @@ def drop_measurement(
     store: Store, space: SeriesSpace, command: DropMeasurement, index: int
 ) -> Outcome:
     """Delete series, then the measurement; number = series, value = series left unless done."""
-    measurement = space.measurements.get(command.measurement)
+    measurement = _find_measurement(space, command)
     if measurement is None:
         return Refused(Reason.MEASUREMENT_UNKNOWN)
     budget = _Budget()
@@ -173,6 +181,13 @@ def drop_measurement(
         return Applied(len(gone), U64.pack(len(measurement.series)))
     store.remove_measurement(measurement, index)
     return Applied(len(gone))
+
+
+def _find_measurement(space: SeriesSpace, command: Delete | DropMeasurement) -> Measurement | None:
+    """Return the measurement, unless it was created after the deletion that this continues."""
+    found = space.measurements.get(command.measurement)
+    is_younger = found is not None and 0 < command.before_index <= found.created_index
+    return None if is_younger else found
 
 
 def trim(store: Store, space: SeriesSpace, command: Trim, index: int, timestamp_ns: int) -> Outcome:

@@ -170,13 +170,16 @@ class _Reader(Fields):
         )
 
     def matchers(self) -> None:
-        """Read matchers, which end where a range begins, as text."""
-        spans = self.fixed(self.end - self.at - _RANGE_SIZE)
+        """Read matchers, behind which a range follows, as text."""
         found: list[str | None] = [None] * self._operands.count
+        sizes = []
+        ends = self.end - _RANGE_SIZE
         for row, start, end in zip(
-            self._rows.tolist(), spans.start.tolist(), spans.end.tolist(), strict=True
+            self._rows.tolist(), self.at.tolist(), ends.tolist(), strict=True
         ):
-            found[row] = format_matchers(self.data[start:end].tobytes())
+            found[row], size = format_matchers(self.data[start:end].tobytes())
+            sizes.append(size)
+        self.fixed(np.array(sizes, np.int64))
         self._operands.made["matchers"] = pa.array(found, pa.string())
 
 
@@ -195,8 +198,11 @@ def read_operands(block: Block) -> Operands:
     return operands
 
 
-def format_matchers(data: bytes) -> str:
-    """Return matchers as text: ``host=~"web-.*",zone!="eu"``; values are quoted as in JSON."""
+def format_matchers(data: bytes) -> tuple[str, int]:
+    """Return the matchers that bytes begin with as text, and their size.
+
+    The text is like ``host=~"web-.*",zone!="eu"``; values are quoted as in JSON.
+    """
     try:
         count, at = data[0] & ~_MARK, 1
         parts = []
@@ -210,9 +216,9 @@ def format_matchers(data: bytes) -> str:
             parts.append(f"{tag}{sign}{json.dumps(value.decode(), ensure_ascii=False)}")
     except (IndexError, struct.error, UnicodeDecodeError) as error:
         raise CorruptPayload("matchers that cannot be read") from error
-    if at != len(data) or len(parts) != count:
+    if at > len(data) or len(parts) != count:
         raise CorruptPayload("matchers that cannot be read")
-    return ",".join(parts)
+    return ",".join(parts), at
 
 
 def _block(reader: _Reader) -> None:
@@ -228,6 +234,7 @@ def _create(reader: _Reader) -> None:
 
 def _drop(reader: _Reader) -> None:
     reader.text("measurement")
+    _skip_bound(reader)
     reader.finish()
 
 
@@ -235,7 +242,13 @@ def _delete(reader: _Reader) -> None:
     reader.text("measurement")
     reader.matchers()
     reader.numbers(first_ns="i64", last_ns="i64", after_series="u64")
+    _skip_bound(reader)
     reader.finish()
+
+
+def _skip_bound(reader: _Reader) -> None:
+    """Pass over the index that entries have which continue a deletion."""
+    reader.skip(8, reader.at < reader.end)
 
 
 def _rule_set(reader: _Reader) -> None:

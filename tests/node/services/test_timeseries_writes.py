@@ -4,6 +4,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from onelog.projections.timeseries import deletes as ts_deletes
 from onelog.v1 import admin_pb2, common_pb2, log_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
@@ -251,3 +254,30 @@ async def move_leader(nodes: list[Node]) -> None:
     other = next(node for node in nodes if node is not leader)
     request = admin_pb2.TransferLeadershipRequest(shard=0, node_id=str(other.context.node_id))
     await eventually(lambda: leader.admin.TransferLeadership(request))
+
+
+def test_a_repeated_deletion_takes_nothing_that_was_created_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many series, which takes several entries: the first carries the session."""
+    monkeypatch.setattr(ts_deletes, "DELETE_SERIES_MAX", 2)
+
+    async def test(node: Node) -> None:
+        opened = await node.pipeline.OpenSession(pipeline.OpenSessionRequest())
+        older = [points([SECOND], {"v": [1.0]}, h=f"old-{n}") for n in range(5)]
+        newer = [points([SECOND], {"v": [2.0]}, h=f"new-{n}") for n in range(5)]
+        for sequence, make, call in (
+            (1, ts.DeletePointsRequest, node.ts.DeletePoints),
+            (2, ts.DeleteMeasurementRequest, node.ts.DeleteMeasurement),
+        ):
+            session = common_pb2.Session(session_id=opened.session_id, sequence=sequence)
+            request = make(measurement="m", options=common_pb2.WriteOptions(session=session))
+            await write(node, "m", *older)
+            await call(request)
+            await write(node, "m", *newer)
+            assert (await call(request)).header.index
+            found = rows_of(await node.ts.Query(asking("m")))
+            assert {tags for (tags,) in found} == {("h", f"new-{n}") for n in range(5)}, make
+            await node.ts.DeletePoints(ts.DeletePointsRequest(measurement="m"))
+
+    on_a_node(tmp_path, test)

@@ -227,6 +227,18 @@ def test_an_overflow_is_an_infinity_and_not_a_warning() -> None:
     assert world.query(Query("m", "f", function=Function.SUM))[0].values.tolist() == [math.inf]
 
 
+def test_a_percentile_of_numbers_far_apart_is_between_them() -> None:
+    """Their difference is beyond a float."""
+    world = SeriesWorld()
+    name = series_name("m")
+    for second, value in enumerate((-1.7e308, 1.7e308, 1.7e308)):
+        world.write(name, second * SECOND, f=value)
+
+    for percent, expected in ((0.0, -1.7e308), (25.0, 0.0), (50.0, 1.7e308), (100.0, 1.7e308)):
+        query = Query("m", "f", function=Function.PERCENTILE, percent=percent)
+        assert world.query(query)[0].values.tolist() == [expected], percent
+
+
 def test_another_policy_decides_what_is_read() -> None:
     """Blocks keep one point per time; which of two blocks counts is decided at the read."""
     world = SeriesWorld()

@@ -89,6 +89,16 @@ COMMANDS: dict[str, Command] = {
         TIME + 60 * SECOND,
         merges=True,
     ),
+    "ts_measurement_drop_continued": DropMeasurement("cpu", before_index=12),
+    "ts_delete_continued": Delete(
+        "cpu",
+        (Matcher("host", Operator.EQUAL, "web-1"),),
+        TIME,
+        TIME + 60 * SECOND,
+        after=17,
+        merges=True,
+        before_index=12,
+    ),
     "ts_rule_set": SetRule(
         "cpu",
         Rule("minutes", "cpu_1m", 60 * SECOND, 5 * SECOND, (Aggregate.MEAN, Aggregate.MAX)),

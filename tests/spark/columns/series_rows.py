@@ -132,7 +132,7 @@ def _operands(command: Command) -> Row:
     names = {
         slot: getattr(command, slot)
         for slot in type(command).__slots__
-        if isinstance(getattr(command, slot), str | int) and slot != "merges"
+        if isinstance(getattr(command, slot), str | int) and slot not in ("merges", "before_index")
     }
     match command:
         case PointBlock():

@@ -124,7 +124,9 @@ def test_a_payload_cut_at_any_byte_is_damaged(name: str) -> None:
     if name == "ts_block":  # its body has no size of its own
         body_end -= len(ts_samples.BLOCK_BODY)
     neighbour = ts_samples.samples()["ts_write_batch"]
-    for end in range(body_end):
+    # Without its last field an entry that continues a deletion is one that begins it.
+    whole = body_end - 8 if name.endswith("_continued") else None
+    for end in set(range(body_end)) - {whole}:
         cut = Draft(draft.entry_type, draft.payload[:end])
         with pytest.raises(CorruptPayload):
             rows_of([neighbour, cut, neighbour])
