@@ -894,7 +894,7 @@ def cancel_redrive(
     """Stop a redrive; messages that it moved stay where they are.
 
     \b
-    Usage:
+    Examples:
       onelog queue cancel-redrive 'jobs.dead{jobs}' 40
     """
     session.client.queue(queue).cancel_redrive(redrive_id)
