@@ -114,8 +114,7 @@ def test_the_examples_of_a_server_are_settings_that_fit(
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in ALL if path.split()[0] in ("cluster", "bench", "demo")]
-    + list(ONLY_PARSED),
+    [path for path in ALL if path.split()[0] in ("cluster", "bench", "demo")] + list(ONLY_PARSED),
 )
 def test_examples_that_would_take_their_time_are_understood(path: str) -> None:
     """Parsed as they would be, and not run: nodes would be started and killed."""

@@ -223,9 +223,7 @@ def prepared(shell: Any, endpoint: str) -> Iterator[Any]:
     writing.join()
 
 
-@pytest.mark.parametrize(
-    "path", [*(path for path in OURS if path not in ONLY_PARSED), *GROUPS]
-)
+@pytest.mark.parametrize("path", [*(path for path in OURS if path not in ONLY_PARSED), *GROUPS])
 def test_the_examples_of_a_command_work(path: str, prepared: Any) -> None:
     lines = []
     for line in examples(path).splitlines():
