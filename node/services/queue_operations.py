@@ -142,9 +142,8 @@ def find_queue(state: Projections, namespace: str, name: str) -> QueueState:
         return queue
     if queue.reason is not Reason.QUEUE_UNKNOWN:
         raise error_of_refusal(queue)
-    raise NotFound(
-        f"there is no queue {name!r}", reason=queue.reason.name, metadata={"queue": name}
-    )
+    words = f"there is no queue {name!r}; create it first"
+    raise NotFound(words, reason=queue.reason.name, metadata={"queue": name})
 
 
 def check_count(count: int) -> int:

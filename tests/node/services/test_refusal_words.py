@@ -173,7 +173,7 @@ def test_operations_of_a_message_are_refused_in_the_same_words(tmp_path: Path) -
             assert found[0].endswith("(key 'one')")
             assert found[1].endswith("(key 'two')")
             assert found[2].endswith("(namespace 'no')")
-            assert found[4] == "there is no queue 'nobody'"
+            assert found[4] == "there is no queue 'nobody'; create it first"
             assert found[5].startswith(f"ttl_ms is {HUGE}; allowed: 1 to ")
 
     run(test())
