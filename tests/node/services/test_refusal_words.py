@@ -94,7 +94,9 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("pipeline.Transact", {}, "the number of operations is 0; allowed: 1 to 1000"),
     ("pipeline.Transact", {"conditions": [{"key": b"text", "exists": True},
      {"key": b"text", "exists": False}], "operations": [{"put": {"key": b"text"}}]},
-     "condition 1, counted from 0, does not hold (key 'text')"),
+     "the condition on key 'text' does not hold (condition 2 of 2)"),
+    ("pipeline.Transact", {"conditions": [{"key": b"text", "exists": False}],
+     "operations": [{"put": {"key": b"text"}}]}, "the condition on key 'text' does not hold"),
     ("pipeline.Transact", {"operations": [
         {"append_records": {"stream": "events", "records": [{}, {}]}},
         {"ack": {"queue": "jobs", "messages": [{"message_id": 1}] * 3, "strict": True}}]},
@@ -108,7 +110,7 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("ts.WritePoints", {"measurement": "cpu", "series": [{"times_ns": [1], "columns": [
         {"field": "idle", "doubles": {"values": [1.0]}},
         {"field": "load", "integers": {"values": [1]}}]}]},
-     "type 1 (1: F64, 2: I64, 3: BOOL) and keeps it (field 'load')"),
+     "keeps its first type, F64 (floats); the values are I64 (integers) (field 'load')"),
     ("ts.WritePoints", {"measurement": "one", "series": [POINT, {**POINT, "tags": {"host": "b"}}]},
      "holds 1 series, which is its cardinality limit (measurement 'one')"),
     ("stream.AppendRecords", {"stream": "events", "records": [{"partition": 7}]},
