@@ -76,7 +76,9 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
      "the pattern 'a{300}' repeats something more than 200 times at character 5"),
     ("ts.Query", {**QUERY, "to_ns": 1}, "to_ns is 1, which is not above from_ns, 1"),
     ("ts.Query", {**QUERY, "aggregate": 9, "parameter": 101.0}, "a percentile is 0 to 100"),
-    ("ts.Query", {**QUERY, "field": "none"}, "no such field (field 'none')"),
+    ("ts.Query", {**QUERY, "field": "none"}, "no such field; it has load (field 'none')"),
+    ("ts.Query", {"measurement": "wide", "field": "none", "from_ns": 1, "to_ns": 9},
+     "no such field; it has f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, … (field 'none')"),
     ("ts.Query", {**QUERY, "measurement": "none"}, "not exist (measurement 'none')"),
     ("ts.SetRule", {"measurement": "cpu", "rule": {**RULE, "window_ns": 5}},
      "window_ns is 5; allowed: 1000000 to"),
@@ -130,6 +132,9 @@ async def prepare(node: Node) -> None:
     await node.queue.CreateQueue(asked("queue.CreateQueue", {"queue": "jobs"}))
     await node.stream.CreateStream(asked("stream.CreateStream", {"stream": "events"}))
     points = {"measurement": "cpu", "series": [POINT]}
+    await node.ts.WritePoints(asked("ts.WritePoints", points))
+    columns = [{"field": f"f{number}", "doubles": {"values": [1.0]}} for number in range(11)]
+    points = {"measurement": "wide", "series": [{**POINT, "columns": columns}]}
     await node.ts.WritePoints(asked("ts.WritePoints", points))
     one = {"measurement": "one", "config": {"series_max": 1}}
     await node.ts.CreateMeasurement(asked("ts.CreateMeasurement", one))
