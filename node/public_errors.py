@@ -11,7 +11,7 @@ number, the log gets the number and the traceback.
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from google.protobuf import any_pb2  # type: ignore[import-untyped]
@@ -115,6 +115,11 @@ _SUBJECTS = {
 _MANY = {"append_records": "records", "enqueue": "messages"}
 # How values of a type are sent.
 _COLUMNS = {FieldType.F64: "doubles", FieldType.I64: "integers", FieldType.BOOL: "bools"}
+_TYPES = {
+    "doubles": "F64 (floats)",
+    "integers": "I64 (integers)",
+    "bools": "BOOL (booleans)",
+}
 # A message may quote a name that a client sent. Status and details travel in headers, and clients
 # take 8 KiB of those: a text is there twice, once with three bytes for each that is not ASCII.
 TEXT_BYTES_MAX = 1_024
@@ -203,10 +208,12 @@ def name_subject(error: OnelogError, request: Any) -> None:
     path = _SUBJECTS.get(reason, _SUBJECTS.get(reason.partition("_")[0]))
     if path is None:
         return
+    conditions = 0
     if isinstance(request, pipeline_pb2.TransactRequest) and path != "namespace":
         if error.reason == Reason.BATCH_REFUSED.name:
             request = _find_operation(request, int(error.metadata["position"]))
         elif error.reason == Reason.CONDITION_FAILED.name:
+            conditions = len(request.conditions)
             request = request.conditions[int(error.metadata["detail"])]
     value, field = request, ""
     for field in path.split("."):
@@ -216,12 +223,17 @@ def name_subject(error: OnelogError, request: Any) -> None:
     if field == "namespace":
         value = value or NAMESPACE_DEFAULT
     elif reason == Reason.FIELD_TYPE_MISMATCH.name:
-        value = _find_mismatch(request, error.metadata)
+        value = _name_mismatch(error, request)
     if isinstance(value, str | bytes) and value:
         text = value if isinstance(value, str) else value.decode(errors="backslashreplace")
         shown = text if len(text) <= NAME_SHOWN_MAX else f"{text[:NAME_SHOWN_MAX]}…"
-        error.message = f"{error.message} ({field} {shown!r})"
         error.metadata[field] = text
+        if conditions:
+            number = int(error.metadata["detail"]) + 1
+            which = f" (condition {number} of {conditions})" if conditions > 1 else ""
+            error.message = f"the condition on key {shown!r} does not hold{which}"
+        else:
+            error.message = f"{error.message} ({field} {shown!r})"
 
 
 def _find_operation(request: pipeline_pb2.TransactRequest, position: int) -> Any:
@@ -236,19 +248,23 @@ def _find_operation(request: pipeline_pb2.TransactRequest, position: int) -> Any
     return None
 
 
-def _find_mismatch(request: Any, metadata: Mapping[str, str]) -> str:
+def _name_mismatch(error: OnelogError, request: Any) -> str:
     """Return the fields of points whose type is not the one that a field has already.
 
-    Of a transaction that type is not known.
+    The error gets the names of both types. Of a transaction the type that a field has is not known.
     """
-    kept = _COLUMNS[FieldType(int(metadata["detail"]))] if "detail" in metadata else ""
-    names = dict.fromkeys(
-        column.field
+    number = error.metadata.get("detail")
+    kept = "" if number is None else _COLUMNS[FieldType(int(number))]
+    found = {
+        column.field: column.WhichOneof("values")
         for each in getattr(request, "series", ())
         for column in each.columns
         if column.WhichOneof("values") != kept
-    )
-    return ", ".join(names)
+    }
+    if kept and found:
+        given = " and ".join(_TYPES[each] for each in dict.fromkeys(found.values()))
+        error.message = f"the field keeps its first type, {_TYPES[kept]}; the values are {given}"
+    return ", ".join(found)
 
 
 def error_of_cluster(error: ClusterError) -> OnelogError:

@@ -158,8 +158,10 @@ class Write(Generic[RequestT, ResponseT]):
     content: Content[RequestT, ResponseT] | None = None
     # Answers hold what was stored before: their size does not follow from that of the requests.
     returns_data: bool = False
-    # The error of a request that was refused when it was applied.
-    error_of: Callable[[Refused], OnelogError] = error_of_refusal
+    # The error of a request that was refused when it was applied; the state has names for ids.
+    error_of: Callable[[Projections, Refused], OnelogError] = lambda _, refused: error_of_refusal(
+        refused
+    )
     # Whether the state tells that nothing would happen: then nothing is written.
     is_idle: Callable[[Projections, RequestT, str, SessionRef | None], bool] | None = None
     # What ``names`` are, for people.
@@ -275,7 +277,9 @@ def fill_answers(
             header.index = index
             if shard:
                 header.shard = shard
-        elif (error := _refusal(write, result, 1 if counts is None else counts[number])) is None:
+        elif (
+            error := _refusal(write, state, result, 1 if counts is None else counts[number])
+        ) is None:
             fill_header(answer.header, shard, index, result)
         else:
             refused[number] = error
@@ -290,11 +294,13 @@ def fill_answers(
     return refused, write.answer(state, requests, answers, results, indexes)
 
 
-def _refusal(write: Write[Any, Any], result: Result, count: int) -> OnelogError | None:
+def _refusal(
+    write: Write[Any, Any], state: Projections, result: Result, count: int
+) -> OnelogError | None:
     """Return why a request was refused, of whose entries this is the first result."""
     first = result.first if isinstance(result, Duplicate) else result
     if isinstance(first, Refused) and (count == 1 or write.is_refused_by(first)):
-        return write.error_of(first)
+        return write.error_of(state, first)
     return None
 
 

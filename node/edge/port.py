@@ -170,7 +170,7 @@ class ApiServer:
         except OSError as error:
             raise ConfigError(
                 f"cannot listen for clients on {self._address}: another process does, or it is "
-                "not an address of this machine; change listen.api"
+                "not an address of this machine; change listen.api (--listen)"
             ) from error
 
     def add(self, service: Service) -> None:

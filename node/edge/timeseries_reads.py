@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from onelog.errors import DataLoss, OnelogError, ResourceExhausted, Unavailable
 from onelog.node.context import NodeContext
-from onelog.node.public_errors import error_of_refusal
+from onelog.node.public_errors import NAME_SHOWN_MAX, error_of_refusal
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
 from onelog.projections.timeseries.columns import CorruptBlock
@@ -72,6 +72,8 @@ BOUNDS = Bounds(series=20_000, points=10_000_000, values=500_000)
 VALUES_INLINE_MAX = 1_000
 # How often a read is begun whose blocks are dropped before it reads them.
 ATTEMPTS_MAX = 5
+# How many fields a refusal lists.
+FIELDS_SHOWN_MAX = 10
 
 ResultT = TypeVar("ResultT")
 _PATTERNS = (Operator.MATCHES, Operator.MATCHES_NOT)
@@ -106,7 +108,7 @@ class SeriesReads:
                 )
                 plan = plan_query(measurement, query, ids, BOUNDS)
                 if isinstance(plan, Refused):
-                    raise _to_error(plan)
+                    raise _not_planned(plan, measurement)
                 index = view.projections.router.applied_index
                 run = partial(self._run, self._reader(view), plan, turn.pause, pack)
                 try:
@@ -282,6 +284,16 @@ def _passing(
         if passes_all(tests, parse_series(name).tags):
             passing.append(series_id)
     return passing
+
+
+def _not_planned(refused: Refused, measurement: Measurement) -> OnelogError:
+    """Return why a query was not begun: one of an unknown field says which ones there are."""
+    error = _to_error(refused)
+    if refused.reason is Reason.FIELD_UNKNOWN and measurement.fields:
+        names = [f"{field.name:.{NAME_SHOWN_MAX}}" for field in measurement.fields]
+        more = ", …" if len(names) > FIELDS_SHOWN_MAX else ""
+        error.message += f"; it has {', '.join(names[:FIELDS_SHOWN_MAX])}{more}"
+    return error
 
 
 def _to_error(refused: Refused) -> OnelogError:

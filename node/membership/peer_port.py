@@ -316,7 +316,8 @@ class PeerPort:
         except OSError as error:
             raise ConfigError(
                 f"cannot listen for other nodes on {self._listen}: another process does, or it is "
-                f"not an address of this machine ({error.strerror or error}); change listen.peers"
+                f"not an address of this machine ({error.strerror or error}); change listen.peers "
+                "(--peer-listen)"
             ) from error
         self._is_listening = True
 

@@ -155,14 +155,12 @@ class Server:
             if self._credentials.is_used:
                 watching = asyncio.create_task(self._watch_certificates(), name="certificates")
             tracer = self._open_tracer(claim.node)
-            await self._listen_http(http)
             # The ports are part of what a node says of itself: they come first.
             api = ApiServer(config, worker, self._gate, self._credentials, shares.api)
             self.metrics.watch_ports(
                 {"api": api.acceptor, "http": http.acceptor, "peers": port.listener.acceptor}
             )
-            self.api_port = await api.bind()
-            await port.start()
+            await self._listen(api, port, http)
             local = LocalProcess(
                 config, claim.node, worker, self._endpoints(self.api_port), self._peer_address(port)
             )
@@ -221,6 +219,24 @@ class Server:
             ),
         )
 
+    async def _listen(self, api: ApiServer, port: PeerPort, http: HttpServer) -> None:
+        """Take all ports; one error names all that cannot be had."""
+        failed = []
+        for take in (
+            partial(self._listen_api, api),
+            port.start,
+            partial(self._listen_http, http),
+        ):
+            try:
+                await take()
+            except ConfigError as error:
+                failed.append(error)
+        if failed:
+            raise ConfigError("; ".join(map(str, failed))) from failed[0]
+
+    async def _listen_api(self, api: ApiServer) -> None:
+        self.api_port = await api.bind()
+
     async def _listen_http(self, http: HttpServer) -> None:
         address = self.config.listen.http.plus(self.worker)
         try:
@@ -228,7 +244,7 @@ class Server:
         except OSError as error:
             raise ConfigError(
                 f"cannot listen for HTTP on {address}: {error.strerror or error}; change "
-                "listen.http"
+                "listen.http (--http-listen)"
             ) from error
 
     def _endpoints(self, bound_port: int) -> tuple[str, ...]:

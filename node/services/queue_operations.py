@@ -142,9 +142,8 @@ def find_queue(state: Projections, namespace: str, name: str) -> QueueState:
         return queue
     if queue.reason is not Reason.QUEUE_UNKNOWN:
         raise error_of_refusal(queue)
-    raise NotFound(
-        f"there is no queue {name!r}", reason=queue.reason.name, metadata={"queue": name}
-    )
+    words = f"there is no queue {name!r}; create it first"
+    raise NotFound(words, reason=queue.reason.name, metadata={"queue": name})
 
 
 def check_count(count: int) -> int:
@@ -791,6 +790,15 @@ def _parse_configure(
     return commands.QueueConfigure(queue.id, config)
 
 
+def _why_not_deleted(state: Projections, refused: Refused) -> OnelogError:
+    """Return why a queue was not deleted; entries have only the id of the queue that uses it."""
+    error = error_of_refusal(refused)
+    user = state.queue.queue_by_id(refused.detail)
+    if refused.reason is Reason.QUEUE_IN_USE and user is not None:
+        error.message = f"the queue {user.name!r} sends its dead letters there"
+    return error
+
+
 def _parse_pause(queue: int, request: queue_pb2.PauseQueueRequest) -> Command:
     return commands.QueuePause(queue) if request.paused else commands.QueueResume(queue)
 
@@ -838,8 +846,9 @@ CONFIGURE_QUEUE = _write(
     queue_pb2.ConfigureQueueResponse, _parse_configure, _by_queue_and(_dead_queue)
 )
 DELETE_QUEUE: Write[queue_pb2.DeleteQueueRequest, queue_pb2.DeleteQueueResponse]
-DELETE_QUEUE = _write(
-    queue_pb2.DeleteQueueResponse, _of_queue(lambda queue, _: commands.QueueDelete(queue))
+DELETE_QUEUE = replace(
+    _write(queue_pb2.DeleteQueueResponse, _of_queue(lambda queue, _: commands.QueueDelete(queue))),
+    error_of=_why_not_deleted,
 )
 PAUSE_QUEUE: Write[queue_pb2.PauseQueueRequest, queue_pb2.PauseQueueResponse]
 PAUSE_QUEUE = _write(queue_pb2.PauseQueueResponse, _of_queue(_parse_pause))

@@ -197,7 +197,13 @@ def _write(
         command: Command = parse_command(request)
         return checked(encode_command(command, namespace, session))
 
-    return Write(response, names, one_entry_each(make), error_of=error_of, nouns="measurements")
+    return Write(
+        response,
+        names,
+        one_entry_each(make),
+        error_of=lambda _, refused: error_of(refused),
+        nouns="measurements",
+    )
 
 
 # What apply can find wrong with a rule that was checked: what the measurements are to others.

@@ -215,7 +215,7 @@ def _answer_batch(
             index += part.entry_count
 
 
-def _to_error(refused: Refused) -> OnelogError:
+def _to_error(_state: Projections, refused: Refused) -> OnelogError:
     """Return why a batch was refused: one that has conditions counts them."""
     error = error_of_refusal(refused)
     if refused.reason is Reason.CONDITION_FAILED:

@@ -95,7 +95,7 @@ def add(
     docs/server.md explains how to start a node that joins, and where its id comes from.
 
     \b
-    Usage:
+    Examples:
       onelog admin members add 018f3c5e-0000-7000-8000-000000000004 10.0.0.4:7401 --name node-4
     """
     admin = session.client.admin
@@ -112,7 +112,7 @@ def promote(session: Session, node_id: NodeId) -> None:
     """Promote a learner that has caught up to a voter, in every shard.
 
     \b
-    Usage:
+    Examples:
       onelog admin members promote 018f3c5e-0000-7000-8000-000000000004
     """
     session.client.admin.promote_member(node_id)
@@ -124,7 +124,7 @@ def remove(session: Session, node_id: NodeId) -> None:
     """Remove a node from every shard; exits with 3 if it is a member of none.
 
     \b
-    Usage:
+    Examples:
       onelog admin members remove 018f3c5e-0000-7000-8000-000000000004
     """
     admin = session.client.admin

@@ -82,9 +82,13 @@ def _report(error: Exception) -> int:
     if isinstance(error, CommandFailed):
         return _fail(error.reason, str(error), error.code)
     if isinstance(error, OnelogError):
+        from onelog.channel import NOT_CONNECTED
+
         message = "; ".join([error.message or "no more is known", *getattr(error, "__notes__", ())])
         if isinstance(error, Unimplemented):
             message += "; is this an endpoint for clients, and not a port for peers?"
+        if error.reason == NOT_CONNECTED:
+            message += "; start a server with onelog serve, or name one with -e"
         return _fail(error.reason, message, find_exit_code(error))
     if isinstance(error, UalError):
         return _fail(error.reason, str(error), EXIT_ERROR)

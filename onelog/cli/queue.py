@@ -6,6 +6,7 @@ the receipt may settle the message.
 
 import errno
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -28,7 +29,7 @@ from onelog.cli.command import (
     group,
 )
 from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed, find_exit_code
-from onelog.cli.output import cell, counted, naming_lines, progress, shown_headers, to_text
+from onelog.cli.output import cell, counted, naming_lines, note, progress, shown_headers, to_text
 from onelog.cli.values import (
     dead_letters_name,
     duration_s,
@@ -200,7 +201,9 @@ def lease(
     else:
         session.output.table(messages, MESSAGE_COLUMNS)
     if not messages:
-        raise CommandFailed("QUEUE_EMPTY", f"{queue} has no message that is ready", EXIT_NOT_FOUND)
+        is_paused = session.client.queue(queue).info().paused
+        why = _paused(queue) if is_paused else f"{queue} has no message that is ready"
+        raise CommandFailed("QUEUE_EMPTY", why, EXIT_NOT_FOUND)
 
 
 def consume(
@@ -236,6 +239,11 @@ def consume(
     """
     session.output.check_raw(raw, bool(arguments))
     target = session.client.queue(queue)
+    if arguments and shutil.which(arguments[0]) is None:
+        # Before a message is leased: a typo must not turn messages into dead letters.
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), arguments[0])
+    if target.info().paused:
+        note(f"{_paused(queue)}; waiting until then")
     if arguments:
         _work(target, arguments, limit, visibility, concurrency)
         return
@@ -250,14 +258,14 @@ def consume(
             return
 
 
+def _paused(queue: str) -> str:
+    return f"{queue} is paused; go on with: onelog queue resume {shlex.quote(queue)}"
+
+
 def _work(
     target: "Queue", arguments: Sequence[str], limit: int, visibility_s: float | None, workers: int
 ) -> None:
     from onelog import Reject
-
-    if shutil.which(arguments[0]) is None:
-        # Before a message is leased: a typo must not turn messages into dead letters.
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), arguments[0])
 
     def run(message: "Message") -> None:
         environment = os.environ | {
@@ -894,7 +902,7 @@ def cancel_redrive(
     """Stop a redrive; messages that it moved stay where they are.
 
     \b
-    Usage:
+    Examples:
       onelog queue cancel-redrive 'jobs.dead{jobs}' 40
     """
     session.client.queue(queue).cancel_redrive(redrive_id)

@@ -136,7 +136,7 @@ def bench(
       ts-query   means of an hour of 16 series, by the minute
 
     \b
-    Usage:
+    Examples:
       onelog bench
       onelog bench put get --callers 256 --seconds 10s
       onelog bench enqueue lease-ack --value-size 1000 --json

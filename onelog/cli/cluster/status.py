@@ -80,14 +80,15 @@ class ShardStatus:
 
     ``elsewhere`` is the leader's endpoint if the leader is a node that this directory does not
     have. ``behind`` is for each node the number of committed entries it has not applied, or None if
-    that is not known. ``holds`` are those that the leader reports.
+    that is not known. ``holds`` are those that the leader reports. Term and indexes are None while
+    no node answers.
     """
 
     shard: int
     leader: int | None
-    term: int
-    commit_index: int
-    applied_index: int
+    term: int | None
+    commit_index: int | None
+    applied_index: int | None
     behind: dict[int, int | None]
     elsewhere: str = ""
     holds: tuple[admin_pb2.Hold, ...] = ()
@@ -229,7 +230,7 @@ class Observer:
             for replica in node.replicas
             if replica.shard == shard
         }
-        term = max((each.term for each in answers.values()), default=0)
+        term = max((each.term for each in answers.values()), default=None)
         # A leader that was replaced and does not know it yet has an older term.
         leader = next(
             (
@@ -239,19 +240,19 @@ class Observer:
             ),
             None,
         )
-        commit_index = max((each.commit_index for each in answers.values()), default=0)
+        commit_index = max((each.commit_index for each in answers.values()), default=None)
         behind: dict[int, int | None] = {}
         for node in nodes:
             applied = self._applied.get((node.number, shard))
             behind[node.number] = (
-                None if applied is None or not answers else max(0, commit_index - applied)
+                None if applied is None or commit_index is None else max(0, commit_index - applied)
             )
         return ShardStatus(
             shard,
             leader,
             term,
             commit_index,
-            max((each.applied_index for each in answers.values()), default=0),
+            max((each.applied_index for each in answers.values()), default=None),
             behind,
             holds=() if leader is None else answers[leader].holds,
         )
@@ -347,8 +348,8 @@ class History:
         found += self._leader_events(status)
         self._last = status
         # A status without any answer says nothing about progress.
-        if any(shard.applied_index for shard in status.shards):
-            applied = {shard.shard: shard.applied_index for shard in status.shards}
+        applied = {shard.shard: shard.applied_index or 0 for shard in status.shards}
+        if any(applied.values()):
             self._applied.append((status.at_s, applied))
         now = datetime.now().astimezone()
         events = [Event(now, text, is_bad) for text, is_bad in found]

@@ -128,13 +128,17 @@ def _shards(status: ClusterStatus, history: History | None) -> Table:
         table.add_row(
             str(shard.shard),
             leader,
-            str(shard.term),
-            f"{shard.commit_index:,}",
-            f"{shard.applied_index:,}",
+            "?" if shard.term is None else str(shard.term),
+            _index(shard.commit_index),
+            _index(shard.applied_index),
             "-" if rate is None else f"{rate:,.0f}",
             *(_behind(status, shard.behind[number], number) for number in numbers),
         )
     return table
+
+
+def _index(index: int | None) -> str:
+    return "?" if index is None else f"{index:,}"
 
 
 def _behind(status: ClusterStatus, entries: int | None, number: int) -> Text:

@@ -61,7 +61,7 @@ def demo(
       1  something was not; it says what
 
     \b
-    Usage:
+    Examples:
       onelog demo
       onelog demo --no-pause
     """

@@ -183,11 +183,13 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with nodes(tmp_path, "n1", **SMALL) as made:
         node = made["n1"].start()
         node.until_ready()
+        settings = {}
         for flag, setting in (
             ("listen", "listen.api"),
             ("peer-listen", "listen.peers"),
             ("http-listen", "listen.http"),
         ):  # fmt: skip
+            settings[flag] = f"{setting} (--{flag})"
             flags = node.flags | {
                 "data-dir": str(tmp_path / "other"), "listen": "127.0.0.1:0",
                 "peer-listen": "127.0.0.1:0", "http-listen": "127.0.0.1:0",
@@ -196,7 +198,13 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
             assert other.start().wait() == 1
             last = other.output.splitlines()[-1]
             assert last.startswith("error: BAD_CONFIG: cannot listen")
-            assert setting in last
+            assert settings[flag] in last
+        # And all at once: the second server on a machine is started with three other ports.
+        same = node.flags | {"data-dir": str(tmp_path / "other")}
+        other = ServeProcess(tmp_path / "n2", "n1", same)
+        assert other.start().wait() == 1
+        last = other.output.splitlines()[-1]
+        assert [each in last for each in settings.values()] == [True] * 3
 
 
 def test_workers_share_the_shards_and_end_together(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def test_a_queue_is_created_configured_shown_listed_and_deleted(tmp_path: Path) 
         assert (info.queue, info.queue_id, info.config) == ("jobs", queue_id, config)
         in_use = await refusal(jobs.stub.DeleteQueue(q.DeleteQueueRequest(queue="dead")))
         assert in_use.reason == "QUEUE_IN_USE"
+        assert in_use.message == "the queue 'jobs' sends its dead letters there (queue 'dead')"
         for name in ("jobs", "dead"):
             await jobs.stub.DeleteQueue(q.DeleteQueueRequest(queue=name))
         gone = await refusal(jobs.info())

@@ -76,7 +76,9 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
      "the pattern 'a{300}' repeats something more than 200 times at character 5"),
     ("ts.Query", {**QUERY, "to_ns": 1}, "to_ns is 1, which is not above from_ns, 1"),
     ("ts.Query", {**QUERY, "aggregate": 9, "parameter": 101.0}, "a percentile is 0 to 100"),
-    ("ts.Query", {**QUERY, "field": "none"}, "no such field (field 'none')"),
+    ("ts.Query", {**QUERY, "field": "none"}, "no such field; it has load (field 'none')"),
+    ("ts.Query", {"measurement": "wide", "field": "none", "from_ns": 1, "to_ns": 9},
+     "no such field; it has f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, … (field 'none')"),
     ("ts.Query", {**QUERY, "measurement": "none"}, "not exist (measurement 'none')"),
     ("ts.SetRule", {"measurement": "cpu", "rule": {**RULE, "window_ns": 5}},
      "window_ns is 5; allowed: 1000000 to"),
@@ -94,7 +96,9 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("pipeline.Transact", {}, "the number of operations is 0; allowed: 1 to 1000"),
     ("pipeline.Transact", {"conditions": [{"key": b"text", "exists": True},
      {"key": b"text", "exists": False}], "operations": [{"put": {"key": b"text"}}]},
-     "condition 1, counted from 0, does not hold (key 'text')"),
+     "the condition on key 'text' does not hold (condition 2 of 2)"),
+    ("pipeline.Transact", {"conditions": [{"key": b"text", "exists": False}],
+     "operations": [{"put": {"key": b"text"}}]}, "the condition on key 'text' does not hold"),
     ("pipeline.Transact", {"operations": [
         {"append_records": {"stream": "events", "records": [{}, {}]}},
         {"ack": {"queue": "jobs", "messages": [{"message_id": 1}] * 3, "strict": True}}]},
@@ -108,7 +112,7 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("ts.WritePoints", {"measurement": "cpu", "series": [{"times_ns": [1], "columns": [
         {"field": "idle", "doubles": {"values": [1.0]}},
         {"field": "load", "integers": {"values": [1]}}]}]},
-     "type 1 (1: F64, 2: I64, 3: BOOL) and keeps it (field 'load')"),
+     "keeps its first type, F64 (floats); the values are I64 (integers) (field 'load')"),
     ("ts.WritePoints", {"measurement": "one", "series": [POINT, {**POINT, "tags": {"host": "b"}}]},
      "holds 1 series, which is its cardinality limit (measurement 'one')"),
     ("stream.AppendRecords", {"stream": "events", "records": [{"partition": 7}]},
@@ -128,6 +132,9 @@ async def prepare(node: Node) -> None:
     await node.queue.CreateQueue(asked("queue.CreateQueue", {"queue": "jobs"}))
     await node.stream.CreateStream(asked("stream.CreateStream", {"stream": "events"}))
     points = {"measurement": "cpu", "series": [POINT]}
+    await node.ts.WritePoints(asked("ts.WritePoints", points))
+    columns = [{"field": f"f{number}", "doubles": {"values": [1.0]}} for number in range(11)]
+    points = {"measurement": "wide", "series": [{**POINT, "columns": columns}]}
     await node.ts.WritePoints(asked("ts.WritePoints", points))
     one = {"measurement": "one", "config": {"series_max": 1}}
     await node.ts.CreateMeasurement(asked("ts.CreateMeasurement", one))
@@ -173,7 +180,7 @@ def test_operations_of_a_message_are_refused_in_the_same_words(tmp_path: Path) -
             assert found[0].endswith("(key 'one')")
             assert found[1].endswith("(key 'two')")
             assert found[2].endswith("(namespace 'no')")
-            assert found[4] == "there is no queue 'nobody'"
+            assert found[4] == "there is no queue 'nobody'; create it first"
             assert found[5].startswith(f"ttl_ms is {HUGE}; allowed: 1 to ")
 
     run(test())

@@ -128,6 +128,7 @@ def test_a_server_that_is_down_is_one_line_and_a_code(command: list[str], cli: C
     ran = cli("-e", address, "--timeout", "600s", *command, code=5)
     assert ran.err.startswith("error: ")
     assert address in ran.err
+    assert ran.err.endswith("; start a server with onelog serve, or name one with -e\n")
 
 
 @pytest.mark.parametrize(

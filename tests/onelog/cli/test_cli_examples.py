@@ -17,7 +17,7 @@ from onelog.cli.program import tree
 from onelog.node.config.sources import load
 from tests.onelog.cli.forking import forking
 from tests.onelog.cli.log.models import Models
-from tests.onelog.cli.test_cli_help import ALL, OURS, TALKING, groups
+from tests.onelog.cli.test_cli_help import ALL, ONLY_PARSED, TALKING, groups
 
 TIMEOUT_S = 60
 SETTINGS_FILE = "[cluster]\nshards = 2\n"
@@ -26,12 +26,12 @@ Shell = Callable[[str], str]
 
 
 def lines_of(path: str) -> list[str]:
-    """Return the examples of a command, whether its help calls them that or usage."""
+    """Return the examples of a command."""
     return examples_of(ALL[path].help)
 
 
 def examples_of(text: str) -> list[str]:
-    found = re.search(r"^(?:Examples|Usage):\n((?:  .*\n?)+)", text, re.MULTILINE)
+    found = re.search(r"^Examples:\n((?:  .*\n?)+)", text, re.MULTILINE)
     assert found is not None, text
     return [line.strip() for line in found[1].splitlines()]
 
@@ -114,8 +114,7 @@ def test_the_examples_of_a_server_are_settings_that_fit(
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in ALL if path.split()[0] in ("cluster", "bench", "demo")]
-    + [path for path in OURS if "Usage:" in OURS[path].help],
+    [path for path in ALL if path.split()[0] in ("cluster", "bench", "demo")] + list(ONLY_PARSED),
 )
 def test_examples_that_would_take_their_time_are_understood(path: str) -> None:
     """Parsed as they would be, and not run: nodes would be started and killed."""

@@ -96,7 +96,13 @@ TALKING = (
 )
 ALL = dict(commands(tree()))
 OURS = {path: each for path, each in ALL.items() if path.split()[0] in TALKING}
-
+# They need another node, or dead letters that take their time: their examples are parsed only.
+ONLY_PARSED = (
+    "queue cancel-redrive",
+    "admin members add",
+    "admin members promote",
+    "admin members remove",
+)
 
 GROUPS = {path: each for path, each in groups(tree()) if path.split()[0] in TALKING}
 
@@ -159,8 +165,8 @@ def test_a_command_says_what_it_does(path: str) -> None:
     assert re.match(r"[A-Z]", command.help)
     shown = command.get_help(command.make_context(path, [], resilient_parsing=True))
     assert "\\b" not in shown  # a mark of ours that was not understood
-    # What needs a cluster, or dead letters that take their time, only says how it is used.
-    assert re.search(r"(Examples|Usage):\n  \S", command.help)
+    assert re.search(r"\nExamples:\n  \S", command.help.replace("\b\n", ""))
+    assert "\nUsage:" not in command.help  # which is the line above all that
     assert [each.name for each in command.params if not each.help] == []
 
 
@@ -217,9 +223,7 @@ def prepared(shell: Any, endpoint: str) -> Iterator[Any]:
     writing.join()
 
 
-@pytest.mark.parametrize(
-    "path", [*(path for path in OURS if "Examples:" in (OURS[path].help or "")), *GROUPS]
-)
+@pytest.mark.parametrize("path", [*(path for path in OURS if path not in ONLY_PARSED), *GROUPS])
 def test_the_examples_of_a_command_work(path: str, prepared: Any) -> None:
     lines = []
     for line in examples(path).splitlines():

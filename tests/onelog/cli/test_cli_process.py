@@ -94,6 +94,22 @@ def test_a_consumer_whose_session_ran_out_says_so_and_goes_on(endpoint: str) -> 
         assert group.info().partitions[0].lag == 0
 
 
+@pytest.mark.parametrize("command", [[], ["--", "cat"]])
+def test_a_consumer_of_a_paused_queue_says_why_it_waits(endpoint: str, command: list[str]) -> None:
+    with Client(endpoint, timeout_s=60) as client:
+        queue = client.queue("paused")
+        queue.create(exist_ok=True)
+        queue.enqueue("x")
+        queue.pause()
+        process = start("queue", "consume", "paused", "--limit", "1", "-e", endpoint, *command)
+        said = stream_of(process.stderr).readline()
+        queue.resume()
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    assert said.startswith("note: paused is paused; go on with: onelog queue resume paused; ")
+    assert (process.returncode, err) == (0, "")
+    assert out.rstrip().endswith("x")
+
+
 def test_a_server_that_is_down_is_one_line_soon() -> None:
     (address,) = free_addresses(1)
     process = start("kv", "get", "a", "-e", address, "--timeout", "1s")

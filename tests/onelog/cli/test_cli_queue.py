@@ -101,6 +101,16 @@ def test_delays_dedup_and_schedules_are_understood(cli: Cli) -> None:
     assert "SCHEDULE" in cli("queue", "schedule", "delete", "q4", 999, code=3).err
 
 
+def test_a_paused_queue_is_not_called_empty(cli: Cli) -> None:
+    cli("queue", "create", "q12{q12}")
+    cli("queue", "enqueue", "q12{q12}", "x")
+    cli("queue", "pause", "q12{q12}")
+    said = "q12{q12} is paused; go on with: onelog queue resume 'q12{q12}'"
+    assert cli("queue", "lease", "q12{q12}", code=3).err == f"error: QUEUE_EMPTY: {said}\n"
+    cli("queue", "resume", "q12{q12}")
+    assert cli.lines("queue", "lease", "q12{q12}")[0]["body"] == "x"
+
+
 def test_consuming_acknowledges_what_it_prints(cli: Cli, tmp_path: Path) -> None:
     cli("queue", "create", "q5.dead{q5}")
     cli("queue", "create", "q5{q5}", "--max-deliveries", 1, "--dead-letters", "q5.dead{q5}")

@@ -96,6 +96,15 @@ def test_a_failover_is_told_as_it_happens() -> None:
     ]
 
 
+def test_what_nobody_tells_is_shown_as_unknown() -> None:
+    looks = Looks()
+    looks.see(0.0, down(1), down(2))
+    rows = [line.split() for line in looks.shown().splitlines()]
+    assert ["0", "none", "?", "?", "?", "-", "?", "?"] in rows
+    (shard,) = as_json(Path("onelog-cluster"), looks.status, looks.history)["shards"]
+    assert [shard[name] for name in ("term", "commit_index", "applied_index")] == [None] * 3
+
+
 def test_a_leader_of_an_older_term_is_none() -> None:
     """It was cut off, and does not know yet that another one was elected."""
     looks = Looks()
