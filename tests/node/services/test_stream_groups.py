@@ -333,6 +333,45 @@ def test_a_fetch_in_a_session_is_given_the_same_records_again(tmp_path: Path) ->
     on_a_node(tmp_path, test)
 
 
+def test_a_repetition_is_answered_although_the_group_has_another_generation(
+    tmp_path: Path,
+) -> None:
+    """Else its records would be pending with a member that never got them."""
+
+    async def test(node: Node) -> None:
+        await create(node)
+        await append(node, b"1", b"2", b"3", b"4")
+        member = await join(node)
+        session_id = await open_session(node)
+        fetch = member.asks(options=in_session(session_id, 1), limit=2)
+        fetched = await node.stream.FetchRecords(fetch)
+        assert values(fetched.records) == [b"1", b"2"]
+        await member.nack(*fetched.records)
+        claim = pb.ClaimRecordsRequest(
+            **G,
+            member_id=member.member_id,
+            generation=member.generation,
+            limit=2,
+            options=in_session(session_id, 2),
+        )
+        claimed = await node.stream.ClaimRecords(claim)
+        assert {each.delivery_count for each in claimed.records} == {2}
+        await join(node)
+        again = await node.stream.FetchRecords(fetch)
+        assert (list(again.records), again.header.duplicate) == (list(fetched.records), True)
+        taken = await node.stream.ClaimRecords(claim)
+        assert (list(taken.records), taken.header.duplicate) == (list(claimed.records), True)
+        # Also without the member; what is new is refused, in the session and outside it.
+        await node.stream.LeaveGroup(pb.LeaveGroupRequest(**G, member_id=member.member_id))
+        again = await node.stream.FetchRecords(fetch)
+        assert list(again.records) == list(fetched.records)
+        fetch.options.session.sequence = claim.options.session.sequence = 3
+        for new in (node.stream.FetchRecords(fetch), node.stream.ClaimRecords(claim)):
+            assert (await refusal(new)).reason == "MEMBER_UNKNOWN"
+
+    on_a_node(tmp_path, test)
+
+
 def test_two_hundred_members_wait_and_each_record_is_one_entry_for_one_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
