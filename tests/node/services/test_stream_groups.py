@@ -264,6 +264,40 @@ def test_a_group_goes_on_from_an_offset_or_a_time(tmp_path: Path) -> None:
     on_a_node(tmp_path, test)
 
 
+def test_a_time_that_is_repeated_is_the_same_request_although_the_stream_has_grown(
+    tmp_path: Path,
+) -> None:
+    async def test(node: Node) -> None:
+        await create(node, partitions=2)
+        await append(node, b"0", partition=0)
+        session_id = await open_session(node)
+        soon = (await read(node)).records[0].timestamp_ns + 10**15
+        make = pb.CreateGroupRequest(
+            stream=S, group="new", from_ns=soon, options=in_session(session_id, 1)
+        )
+        seek = pb.SeekGroupRequest(**G, time_ns=soon, options=in_session(session_id, 2))
+        calls = (b"1", node.stream.CreateGroup, make), (b"2", node.stream.SeekGroup, seek)
+        for value, call, request in calls:
+            first = await call(request)
+            await append(node, value, partition=0)
+            again = await call(request)
+            assert (again.header.index, again.header.duplicate) == (first.header.index, True)
+        # Each was done once: they begin where the stream ended then.
+        for name, expected in (("new", [b"1", b"2"]), ("g", [b"2"])):
+            joined = await node.stream.JoinGroup(pb.JoinGroupRequest(stream=S, group=name))
+            fetch = pb.FetchRecordsRequest(
+                stream=S, group=name, member_id=joined.member_id, generation=joined.generation
+            )
+            assert values((await node.stream.FetchRecords(fetch)).records) == expected
+        # The settings of the group and the partition are compared.
+        make.config.shared = True
+        seek.partition = 1
+        for another in (node.stream.CreateGroup(make), node.stream.SeekGroup(seek)):
+            assert (await refusal(another)).reason == "SEQUENCE_REUSED"
+
+    on_a_node(tmp_path, test)
+
+
 def test_a_group_without_a_pending_list_reads_and_commits(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         await create(node)
