@@ -10,6 +10,7 @@ Members that would take the same records stand in a line: one of them looks, wai
 others wait for their turn, first come first served. So one new record wakes one member, however
 many wait, and a delivery is never decided on a cursor that another is just moving. Whoever hangs up
 leaves the line. When the node stops, each comes to its turn, finds no time left and is answered.
+While a fetch waits it keeps its member in the group, as heartbeats do.
 
 In a session a fetch is exact: the same request is given the same records again, read from where its
 entry stands in the log, also if its member has no part in the group any more.
@@ -21,12 +22,14 @@ a gap, and the cursor passes it; a claim leaves it to a later claim, when it can
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
 from onelog.cluster.raft.member import LEADER
+from onelog.errors import OnelogError
 from onelog.node.edge.calls import Call
 from onelog.node.edge.messages import fill_record, found, in_thread, origins, read_current
 from onelog.node.edge.operation import applied, fill_header
@@ -145,7 +148,13 @@ class Fetches:
         await self._edge.read(asked.shard, _PRESENT, call)
         until_s = min(self._clock.now_s() + wait_s, call.deadline_s - ANSWER_S)
         try:
-            return await self._fetch(asked, wait_s, until_s, answer, call)
+            _, group = self._look(asked)
+            session_s = group.members.rows[asked.member].session_ns / 1e9
+            renewed = self._renew(asked, call)
+            if renewed is not None:
+                await renewed
+            with self._staying(asked, session_s / 3, call):
+                return await self._queue_up(asked, group, wait_s, until_s, answer, call)
         except _Repeated as repeated:
             await self._answer(asked, repeated.written, answer, call)
             return answer
@@ -165,16 +174,16 @@ class Fetches:
             await self._answer(asked, repeated.written, answer, call)
         return answer
 
-    async def _fetch(
+    async def _queue_up(
         self,
         asked: _Asked,
+        group: Group,
         wait_s: float,
         until_s: float,
         answer: stream_pb2.FetchRecordsResponse,
         call: Call,
     ) -> stream_pb2.FetchRecordsResponse:
-        _, group = self._look(asked)
-        await self._renew(asked, group, call)
+        """Take a turn in the line of those who would take the same records."""
         place = asked.shard, group.id, 0 if group.head.config.shared else asked.member
         line = self._lines.setdefault(place, _Line())
         line.count += 1
@@ -226,17 +235,37 @@ class Fetches:
                 fill_log_read(answer.header.cost, log, passed.visit_count, passed.lowest)
         return answer
 
-    async def _renew(self, asked: _Asked, group: Group, call: Call) -> None:
+    def _renew(self, asked: _Asked, call: Call) -> Awaitable[object] | None:
         """Renew the member's session if a third of it has passed: a fetch is a heartbeat.
 
         Whatever its outcome: who looks at the group next finds the member in it, or not.
         """
+        _, group = self._look(asked)
         driver = self._edge.leading(asked.shard)
         member = group.members.rows[asked.member]
         left_ns = member.deadline_ns - driver.shard.log_time.now_ns()
-        if left_ns * 3 <= member.session_ns * 2:
-            beat = GroupHeartbeat(asked.stream, asked.group, asked.member)
-            await driver.propose([encode_checked(beat, asked.namespace)], call.deadline_s)
+        if left_ns * 3 > member.session_ns * 2:
+            return None
+        beat = GroupHeartbeat(asked.stream, asked.group, asked.member)
+        return driver.propose([encode_checked(beat, asked.namespace)], call.deadline_s)
+
+    @contextmanager
+    def _staying(self, asked: _Asked, third_s: float, call: Call) -> Iterator[None]:
+        """Look at the member's session after each third of it, while its fetch waits."""
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle
+
+        def look_again() -> None:
+            nonlocal timer
+            with suppress(OnelogError, _Repeated):  # the fetch comes to know it when it looks
+                self._renew(asked, call)
+                timer = loop.call_later(third_s, look_again)
+
+        timer = loop.call_later(third_s, look_again)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     # A turn
 

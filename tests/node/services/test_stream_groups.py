@@ -460,6 +460,23 @@ def test_two_hundred_members_wait_and_each_record_is_one_entry_for_one_of_them(
     on_a_node(tmp_path, test, shards=1)
 
 
+def test_a_fetch_that_waits_keeps_its_member(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        await create(node)
+        member = await join(node, session_ms=9_000)
+        begun_ns = (await shown(node)).members[0].expires_ns
+        waiting = asyncio.create_task(member.fetch(wait_ms=50_000))
+
+        async def renewed() -> None:
+            assert (await shown(node)).members[0].expires_ns > begun_ns
+
+        await eventually(renewed)
+        await append(node, b"late")
+        assert values(await waiting) == [b"late"]
+
+    on_a_node(tmp_path, test)
+
+
 def test_a_fetch_that_waits_follows_the_leader(tmp_path: Path) -> None:
     async def test() -> None:
         async with cluster(tmp_path, shards=1) as nodes:
