@@ -17,6 +17,7 @@ from tests.node.services.streams import (
     S,
     append,
     in_session,
+    new,
     on_a_node,
     open_session,
     read,
@@ -264,6 +265,66 @@ def test_a_group_goes_on_from_an_offset_or_a_time(tmp_path: Path) -> None:
     on_a_node(tmp_path, test)
 
 
+def test_what_a_session_compares_of_a_request_and_what_not(tmp_path: Path) -> None:
+    """The list in docs/api.md."""
+
+    async def test(node: Node) -> None:
+        await create(node, partitions=2)
+        session_id = await open_session(node)
+
+        def appending(*written: bytes, sequence: int) -> pb.AppendRecordsRequest:
+            options = in_session(session_id, sequence)
+            return pb.AppendRecordsRequest(stream=S, records=new(*written), options=options)
+
+        await node.stream.AppendRecords(appending(b"1", b"2", sequence=1))
+        # Each record is refused or done by itself.
+        mixed = await node.stream.AppendRecords(appending(b"x", b"3", b"4", sequence=2))
+        reasons = [each.error.reason for each in mixed.results]
+        assert reasons == ["SEQUENCE_REUSED", "", ""]
+        written = [
+            value for n in (0, 1) for value in values((await read(node, partition=n)).records)
+        ]
+        assert sorted(written) == [b"1", b"2", b"3", b"4"]
+        member = await join(node)
+        fetch = member.asks(limit=1, options=in_session(session_id, 5))
+        (fetched,) = (await node.stream.FetchRecords(fetch)).records
+        fetch.limit = 9
+        assert list((await node.stream.FetchRecords(fetch)).records) == [fetched]
+        claim = pb.ClaimRecordsRequest(
+            **G, member_id=member.member_id, generation=member.generation, options=fetch.options
+        )
+        assert list((await node.stream.ClaimRecords(claim)).records) == [fetched]
+        trim = pb.TrimRequest(stream=S, keep_count=1, options=in_session(session_id, 6))
+        trim.past_groups = True
+        assert not (await node.stream.Trim(trim)).header.duplicate
+        trim.keep_count, trim.partition = 2, 1
+        assert (await node.stream.Trim(trim)).header.duplicate
+        seek = pb.SeekGroupRequest(**G, offset=0, options=in_session(session_id, 7))
+        await node.stream.SeekGroup(seek)
+        seek.offset = 1
+        assert (await node.stream.SeekGroup(seek)).header.duplicate
+        # What is gone.
+        await node.stream.DeleteGroup(pb.DeleteGroupRequest(**G))
+        for call in (node.stream.FetchRecords(fetch), node.stream.ClaimRecords(claim)):
+            assert (await refusal(call)).reason == "GROUP_UNKNOWN"
+        assert (await node.stream.SeekGroup(seek)).header.duplicate
+        await node.stream.DeleteStream(pb.DeleteStreamRequest(stream=S))
+        seek.time_ns = 1
+        make = pb.CreateGroupRequest(**G, from_ns=1, options=in_session(session_id, 8))
+        for call in (
+            node.stream.FetchRecords(fetch),
+            node.stream.ClaimRecords(claim),
+            node.stream.Trim(trim),
+            node.stream.SeekGroup(seek),
+            node.stream.CreateGroup(make),
+        ):
+            assert (await refusal(call)).reason == "STREAM_UNKNOWN"
+        await node.stream.CreateStream(pb.CreateStreamRequest(stream=S))
+        assert (await refusal(node.stream.Trim(trim))).reason == "SEQUENCE_REUSED"
+
+    on_a_node(tmp_path, test)
+
+
 def test_a_time_that_is_repeated_is_the_same_request_although_the_stream_has_grown(
     tmp_path: Path,
 ) -> None:
@@ -400,8 +461,8 @@ def test_a_repetition_is_answered_although_the_group_has_another_generation(
         again = await node.stream.FetchRecords(fetch)
         assert list(again.records) == list(fetched.records)
         fetch.options.session.sequence = claim.options.session.sequence = 3
-        for new in (node.stream.FetchRecords(fetch), node.stream.ClaimRecords(claim)):
-            assert (await refusal(new)).reason == "MEMBER_UNKNOWN"
+        for call in (node.stream.FetchRecords(fetch), node.stream.ClaimRecords(claim)):
+            assert (await refusal(call)).reason == "MEMBER_UNKNOWN"
 
     on_a_node(tmp_path, test)
 
