@@ -10,9 +10,10 @@ Members that would take the same records stand in a line: one of them looks, wai
 others wait for their turn, first come first served. So one new record wakes one member, however
 many wait, and a delivery is never decided on a cursor that another is just moving. Whoever hangs up
 leaves the line. When the node stops, each comes to its turn, finds no time left and is answered.
+While a fetch waits it keeps its member in the group, as heartbeats do.
 
 In a session a fetch is exact: the same request is given the same records again, read from where its
-entry stands in the log.
+entry stands in the log, also if its member has no part in the group any more.
 
 Damage is no failure of a member. What is to be handed over is read before the entry is written, so
 no delivery of a record is counted that cannot be read. It is waited for while a peer may give a
@@ -21,12 +22,14 @@ a gap, and the cursor passes it; a claim leaves it to a later claim, when it can
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
 from onelog.cluster.raft.member import LEADER
+from onelog.errors import OnelogError
 from onelog.node.edge.calls import Call
 from onelog.node.edge.messages import fill_record, found, in_thread, origins, read_current
 from onelog.node.edge.operation import applied, fill_header
@@ -118,6 +121,14 @@ class _Asked:
     options: common_pb2.WriteOptions
 
 
+class _Repeated(Exception):
+    """A request was done before in its session; ``written`` is its outcome."""
+
+    def __init__(self, written: Written) -> None:
+        super().__init__(written)
+        self.written = written
+
+
 class Fetches:
     """The fetches and claims of one process."""
 
@@ -136,13 +147,49 @@ class Fetches:
         # Certain that this state knows of everything that was acknowledged.
         await self._edge.read(asked.shard, _PRESENT, call)
         until_s = min(self._clock.now_s() + wait_s, call.deadline_s - ANSWER_S)
-        _, group = self._look(asked)
-        await self._renew(asked, group, call)
+        try:
+            _, group = self._look(asked)
+            session_s = group.members.rows[asked.member].session_ns / 1e9
+            renewed = self._renew(asked, call)
+            if renewed is not None:
+                await renewed
+            with self._staying(asked, session_s / 3, call):
+                return await self._queue_up(asked, group, wait_s, until_s, answer, call)
+        except _Repeated as repeated:
+            await self._answer(asked, repeated.written, answer, call)
+            return answer
+
+    async def claim(
+        self, request: stream_pb2.ClaimRecordsRequest, call: Call
+    ) -> stream_pb2.ClaimRecordsResponse:
+        """Return records that a member took over from others."""
+        idle_ns = parse_ns("idle_ms", request.idle_ms, Reason.TTL_INVALID)
+        asked = self._asked(request, parse_limit(request.limit, FETCH_DEFAULT, OFFSETS_MAX))
+        answer = stream_pb2.ClaimRecordsResponse()
+        # As for a fetch: a new leader may not have applied the first of two.
+        await self._edge.read(asked.shard, _PRESENT, call)
+        try:
+            await self._claim(asked, idle_ns, answer, call)
+        except _Repeated as repeated:
+            await self._answer(asked, repeated.written, answer, call)
+        return answer
+
+    async def _queue_up(
+        self,
+        asked: _Asked,
+        group: Group,
+        wait_s: float,
+        until_s: float,
+        answer: stream_pb2.FetchRecordsResponse,
+        call: Call,
+    ) -> stream_pb2.FetchRecordsResponse:
+        """Take a turn in the line of those who would take the same records."""
         place = asked.shard, group.id, 0 if group.head.config.shared else asked.member
         line = self._lines.setdefault(place, _Line())
         line.count += 1
         try:
-            if line.is_idle and wait_s == 0 and self._before(asked) is None:
+            if line.is_idle and wait_s == 0:
+                self._check_new(asked)
                 return self._nothing(asked, answer)
             try:
                 await own_task()
@@ -158,16 +205,6 @@ class Fetches:
             line.count -= 1
             if not line.count:
                 del self._lines[place]
-
-    async def claim(
-        self, request: stream_pb2.ClaimRecordsRequest, call: Call
-    ) -> stream_pb2.ClaimRecordsResponse:
-        """Return records that a member took over from others."""
-        idle_ns = parse_ns("idle_ms", request.idle_ms, Reason.TTL_INVALID)
-        asked = self._asked(request, parse_limit(request.limit, FETCH_DEFAULT, OFFSETS_MAX))
-        answer = stream_pb2.ClaimRecordsResponse()
-        await self._claim(asked, idle_ns, answer, call)
-        return answer
 
     def _asked(self, request: Any, limit: int) -> _Asked:
         options = write_options(request)
@@ -198,17 +235,37 @@ class Fetches:
                 fill_log_read(answer.header.cost, log, passed.visit_count, passed.lowest)
         return answer
 
-    async def _renew(self, asked: _Asked, group: Group, call: Call) -> None:
+    def _renew(self, asked: _Asked, call: Call) -> Awaitable[object] | None:
         """Renew the member's session if a third of it has passed: a fetch is a heartbeat.
 
         Whatever its outcome: who looks at the group next finds the member in it, or not.
         """
+        _, group = self._look(asked)
         driver = self._edge.leading(asked.shard)
         member = group.members.rows[asked.member]
         left_ns = member.deadline_ns - driver.shard.log_time.now_ns()
-        if left_ns * 3 <= member.session_ns * 2:
-            beat = GroupHeartbeat(asked.stream, asked.group, asked.member)
-            await driver.propose([encode_checked(beat, asked.namespace)], call.deadline_s)
+        if left_ns * 3 > member.session_ns * 2:
+            return None
+        beat = GroupHeartbeat(asked.stream, asked.group, asked.member)
+        return driver.propose([encode_checked(beat, asked.namespace)], call.deadline_s)
+
+    @contextmanager
+    def _staying(self, asked: _Asked, third_s: float, call: Call) -> Iterator[None]:
+        """Look at the member's session after each third of it, while its fetch waits."""
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle
+
+        def look_again() -> None:
+            nonlocal timer
+            with suppress(OnelogError, _Repeated):  # the fetch comes to know it when it looks
+                self._renew(asked, call)
+                timer = loop.call_later(third_s, look_again)
+
+        timer = loop.call_later(third_s, look_again)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     # A turn
 
@@ -221,11 +278,7 @@ class Fetches:
         call: Call,
     ) -> stream_pb2.FetchRecordsResponse:
         """Claim or deliver what is ready, or wait until something is."""
-        before = self._before(asked)
-        if before is not None:
-            written = Written(asked.shard, before.index, (before,))
-            await self._answer(asked, written, answer, call)
-            return answer
+        self._check_new(asked)
         driver = self._edge.leading(asked.shard)
         ready = _Ready(self, asked, driver)
         while await self._wait(ready, line, asked, until_s):
@@ -251,19 +304,25 @@ class Fetches:
         finally:
             line.is_idle = False
 
-    def _before(self, asked: _Asked) -> Duplicate | None:
-        """Return the outcome of the same request of the same session, if this is a repetition."""
+    def _check_new(self, asked: _Asked) -> None:
+        """Raise ``_Repeated`` if the session of a request has its outcome already."""
         if asked.session is None:
-            return None
+            return
         # A repetition is recognised by its caller, whatever was claimed or delivered then.
         fetch = Claim(asked.stream, asked.group, asked.member, asked.generation, 0, asked.limit)
         draft = encode_checked(fetch, asked.namespace, asked.session)
-        return found(self._edge.leading(asked.shard).shard.projections.router.answered(draft))
+        before = found(self._edge.leading(asked.shard).shard.projections.router.answered(draft))
+        if before is not None:
+            raise _Repeated(Written(asked.shard, before.index, (before,)))
 
     def _look(self, asked: _Asked) -> tuple[StreamState, Group]:
-        """Return stream and group of a fetch, if this node leads and its member may take."""
+        """Return stream and group of a fetch, if this node leads and its member may take.
+
+        Whether the member may is not asked for a repetition: it was when it first came.
+        """
         reads = self._edge.leading(asked.shard).shard.projections.stream
         stream, group = found(reads.find_group(asked.namespace, asked.stream, asked.group))
+        self._check_new(asked)
         found(refuse_member(group, asked.member, asked.generation))
         return stream, group
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Self
 
 from onelog.client.connection import Connection
-from onelog.client.leased import AsyncFetchedRecord, FetchedRecord
+from onelog.client.leased import AsyncFetchedRecord, FetchedRecord, fetched_generation
 from onelog.client.options import Scope
 from onelog.client.tables import Rows
 from onelog.client.times import Time, to_nanoseconds
@@ -230,10 +230,14 @@ class AsyncConsumer:
             refuse_zero("limit", limit)
         self._beat_in_background()
 
+        generation = 0
+
         def call() -> Awaitable[Any]:
+            nonlocal generation
+            generation = self._generation
             request = stream_pb2.FetchRecordsRequest(
                 member_id=self._member_id,
-                generation=self._generation,
+                generation=generation,
                 limit=self._limit if limit is None else limit,
                 wait_ms=milliseconds(wait_s),
             )
@@ -245,7 +249,7 @@ class AsyncConsumer:
             # Partitions have moved: the heartbeat says which ones the next fetch may use.
             await self._beat()
             return Rows()
-        return Rows(map(self._to_fetched, answer.records))
+        return Rows(self._to_fetched(found, generation) for found in answer.records)
 
     async def ack(self, records: Record | Iterable[Record]) -> int:
         """Acknowledge records and return how many; up to 1,000 at a time, all of them or none.
@@ -285,32 +289,38 @@ class AsyncConsumer:
         """Take over records that have been pending with another member for ``idle_s``."""
 
         refuse_zero("limit", limit)
+        generation = 0
 
         def call() -> Awaitable[Any]:
+            nonlocal generation
+            generation = self._generation
             request = stream_pb2.ClaimRecordsRequest(
                 member_id=self._member_id,
-                generation=self._generation,
+                generation=generation,
                 idle_ms=milliseconds(idle_s),
                 limit=limit,
             )
             return self._group._change("Stream/ClaimRecords", request)
 
         answer = await self._as_member(call)
-        return Rows(map(self._to_fetched, answer.records))
+        return Rows(self._to_fetched(found, generation) for found in answer.records)
 
     async def commit(self, records: Record | Iterable[Record]) -> None:
         """Set the group's offsets to after these records, for groups without a pending list.
 
-        ConditionFailed (GENERATION_STALE) if partitions have moved meanwhile, or the session ran
-        out.
+        ConditionFailed (GENERATION_STALE) if partitions have moved since one of them was fetched,
+        or the session ran out. A copy of a record counts as fetched now.
         """
-        present, generation = present_records(records), self._generation
+        present = present_records(records)
+        if not present:
+            return
+        generations = (fetched_generation(record, self) for record in present)
+        generation = min(each or self._generation for each in generations)
 
         def call() -> Awaitable[Any]:
             return self._group._commit(present, self._member_id, generation)
 
-        if present:
-            await self._as_member(call)
+        await self._as_member(call)
 
     async def close(self) -> None:
         """Leave the group; other members may claim its pending records."""
@@ -355,9 +365,10 @@ class AsyncConsumer:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _to_fetched(self, found: stream_pb2.Record) -> Any:
+    def _to_fetched(self, found: stream_pb2.Record, generation: int) -> Any:
         record = to_record(found, self._fetched)
         record._consumer = self
+        record._generation = generation
         return record
 
     def _enter(self, joined: stream_pb2.JoinGroupResponse) -> None:

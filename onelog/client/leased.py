@@ -88,8 +88,9 @@ class LeasedMessage(_Leased):
 class _Fetched(Record):
     """What both classes of records have in common."""
 
-    __slots__ = ("_consumer",)
+    __slots__ = ("_consumer", "_generation")
     _consumer: "AsyncConsumer"
+    _generation: int  # of the group, when the record was fetched
 
     def _source(self) -> "AsyncConsumer":
         consumer: AsyncConsumer | None = getattr(self, "_consumer", None)
@@ -133,6 +134,13 @@ class FetchedRecord(_Fetched):
         thread = self._source()._group._connection.thread
         assert thread is not None, "of a blocking client"
         thread.run(call)
+
+
+def fetched_generation(record: Record, consumer: "AsyncConsumer") -> int:
+    """Return the generation in which a consumer fetched a record; 0 of a copy or of another's."""
+    if isinstance(record, _Fetched) and getattr(record, "_consumer", None) is consumer:
+        return record._generation
+    return 0
 
 
 def detach(message: Message) -> None:

@@ -908,6 +908,18 @@ def _is_blind_append(body: bytes) -> bool:
     return bool(body) and not body[0] & OPTION_PRODUCER
 
 
+def _find_repeated_group(body: bytes) -> bytes:
+    """Return all but where a new group begins: the leader may have turned a time into it."""
+    reader = Reader(body)
+    _names(reader)
+    return b"group" + body[: reader.position] + body[reader.position + U64.size :]
+
+
+def _find_repeated_seek(body: bytes) -> bytes:
+    """Return all but the offset: the leader may have turned a time into it."""
+    return b"seek" + body[: -U64.size]
+
+
 # The numbers are in logs: never change or reuse one.
 STREAM_OPERATIONS = (
     Operation(0x01, Append, read_append, is_blind=_is_blind_append),
@@ -920,14 +932,14 @@ STREAM_OPERATIONS = (
     Operation(0x04, Delete, lambda reader: Delete(read_stream_name(reader))),
     Operation(0x05, Trim, _read_trim),
     Operation(0x06, Retain, _read_retain),
-    Operation(0x07, GroupCreate, read_create),
+    Operation(0x07, GroupCreate, read_create, find_repeated=_find_repeated_group),
     Operation(0x08, GroupConfigure, read_configure),
     Operation(0x09, GroupDelete, read_delete),
     Operation(0x0A, GroupJoin, read_join, has_large_result=True),
     Operation(0x0B, GroupLeave, read_leave),
     Operation(0x0C, GroupHeartbeat, read_heartbeat, has_large_result=True),
     Operation(0x0D, GroupCommit, read_commit),
-    Operation(0x0E, GroupSeek, read_seek),
+    Operation(0x0E, GroupSeek, read_seek, find_repeated=_find_repeated_seek),
     Operation(0x0F, Deliver, read_deliver, find_repeated=_find_repeated_fetch),
     Operation(0x10, Ack, read_ack),
     Operation(0x11, Nack, read_nack),

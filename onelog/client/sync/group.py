@@ -135,8 +135,8 @@ class Consumer(Facade):
     def commit(self, records: Record | Iterable[Record]) -> None:
         """Set the group's offsets to after these records, for groups without a pending list.
 
-        ConditionFailed (GENERATION_STALE) if partitions have moved meanwhile, or the session ran
-        out.
+        ConditionFailed (GENERATION_STALE) if partitions have moved since one of them was fetched,
+        or the session ran out. A copy of a record counts as fetched now.
         """
         self._thread.run(self._core.commit(records))
 

@@ -17,6 +17,7 @@ from tests.node.services.streams import (
     S,
     append,
     in_session,
+    new,
     on_a_node,
     open_session,
     read,
@@ -264,6 +265,100 @@ def test_a_group_goes_on_from_an_offset_or_a_time(tmp_path: Path) -> None:
     on_a_node(tmp_path, test)
 
 
+def test_what_a_session_compares_of_a_request_and_what_not(tmp_path: Path) -> None:
+    """The list in docs/api.md."""
+
+    async def test(node: Node) -> None:
+        await create(node, partitions=2)
+        session_id = await open_session(node)
+
+        def appending(*written: bytes, sequence: int) -> pb.AppendRecordsRequest:
+            options = in_session(session_id, sequence)
+            return pb.AppendRecordsRequest(stream=S, records=new(*written), options=options)
+
+        await node.stream.AppendRecords(appending(b"1", b"2", sequence=1))
+        # Each record is refused or done by itself.
+        mixed = await node.stream.AppendRecords(appending(b"x", b"3", b"4", sequence=2))
+        reasons = [each.error.reason for each in mixed.results]
+        assert reasons == ["SEQUENCE_REUSED", "", ""]
+        written = [
+            value for n in (0, 1) for value in values((await read(node, partition=n)).records)
+        ]
+        assert sorted(written) == [b"1", b"2", b"3", b"4"]
+        member = await join(node)
+        fetch = member.asks(limit=1, options=in_session(session_id, 5))
+        (fetched,) = (await node.stream.FetchRecords(fetch)).records
+        fetch.limit = 9
+        assert list((await node.stream.FetchRecords(fetch)).records) == [fetched]
+        claim = pb.ClaimRecordsRequest(
+            **G, member_id=member.member_id, generation=member.generation, options=fetch.options
+        )
+        assert list((await node.stream.ClaimRecords(claim)).records) == [fetched]
+        trim = pb.TrimRequest(stream=S, keep_count=1, options=in_session(session_id, 6))
+        trim.past_groups = True
+        assert not (await node.stream.Trim(trim)).header.duplicate
+        trim.keep_count, trim.partition = 2, 1
+        assert (await node.stream.Trim(trim)).header.duplicate
+        seek = pb.SeekGroupRequest(**G, offset=0, options=in_session(session_id, 7))
+        await node.stream.SeekGroup(seek)
+        seek.offset = 1
+        assert (await node.stream.SeekGroup(seek)).header.duplicate
+        # What is gone.
+        await node.stream.DeleteGroup(pb.DeleteGroupRequest(**G))
+        for call in (node.stream.FetchRecords(fetch), node.stream.ClaimRecords(claim)):
+            assert (await refusal(call)).reason == "GROUP_UNKNOWN"
+        assert (await node.stream.SeekGroup(seek)).header.duplicate
+        await node.stream.DeleteStream(pb.DeleteStreamRequest(stream=S))
+        seek.time_ns = 1
+        make = pb.CreateGroupRequest(**G, from_ns=1, options=in_session(session_id, 8))
+        for call in (
+            node.stream.FetchRecords(fetch),
+            node.stream.ClaimRecords(claim),
+            node.stream.Trim(trim),
+            node.stream.SeekGroup(seek),
+            node.stream.CreateGroup(make),
+        ):
+            assert (await refusal(call)).reason == "STREAM_UNKNOWN"
+        await node.stream.CreateStream(pb.CreateStreamRequest(stream=S))
+        assert (await refusal(node.stream.Trim(trim))).reason == "SEQUENCE_REUSED"
+
+    on_a_node(tmp_path, test)
+
+
+def test_a_time_that_is_repeated_is_the_same_request_although_the_stream_has_grown(
+    tmp_path: Path,
+) -> None:
+    async def test(node: Node) -> None:
+        await create(node, partitions=2)
+        await append(node, b"0", partition=0)
+        session_id = await open_session(node)
+        soon = (await read(node)).records[0].timestamp_ns + 10**15
+        make = pb.CreateGroupRequest(
+            stream=S, group="new", from_ns=soon, options=in_session(session_id, 1)
+        )
+        seek = pb.SeekGroupRequest(**G, time_ns=soon, options=in_session(session_id, 2))
+        calls = (b"1", node.stream.CreateGroup, make), (b"2", node.stream.SeekGroup, seek)
+        for value, call, request in calls:
+            first = await call(request)
+            await append(node, value, partition=0)
+            again = await call(request)
+            assert (again.header.index, again.header.duplicate) == (first.header.index, True)
+        # Each was done once: they begin where the stream ended then.
+        for name, expected in (("new", [b"1", b"2"]), ("g", [b"2"])):
+            joined = await node.stream.JoinGroup(pb.JoinGroupRequest(stream=S, group=name))
+            fetch = pb.FetchRecordsRequest(
+                stream=S, group=name, member_id=joined.member_id, generation=joined.generation
+            )
+            assert values((await node.stream.FetchRecords(fetch)).records) == expected
+        # The settings of the group and the partition are compared.
+        make.config.shared = True
+        seek.partition = 1
+        for another in (node.stream.CreateGroup(make), node.stream.SeekGroup(seek)):
+            assert (await refusal(another)).reason == "SEQUENCE_REUSED"
+
+    on_a_node(tmp_path, test)
+
+
 def test_a_group_without_a_pending_list_reads_and_commits(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         await create(node)
@@ -333,6 +428,45 @@ def test_a_fetch_in_a_session_is_given_the_same_records_again(tmp_path: Path) ->
     on_a_node(tmp_path, test)
 
 
+def test_a_repetition_is_answered_although_the_group_has_another_generation(
+    tmp_path: Path,
+) -> None:
+    """Else its records would be pending with a member that never got them."""
+
+    async def test(node: Node) -> None:
+        await create(node)
+        await append(node, b"1", b"2", b"3", b"4")
+        member = await join(node)
+        session_id = await open_session(node)
+        fetch = member.asks(options=in_session(session_id, 1), limit=2)
+        fetched = await node.stream.FetchRecords(fetch)
+        assert values(fetched.records) == [b"1", b"2"]
+        await member.nack(*fetched.records)
+        claim = pb.ClaimRecordsRequest(
+            **G,
+            member_id=member.member_id,
+            generation=member.generation,
+            limit=2,
+            options=in_session(session_id, 2),
+        )
+        claimed = await node.stream.ClaimRecords(claim)
+        assert {each.delivery_count for each in claimed.records} == {2}
+        await join(node)
+        again = await node.stream.FetchRecords(fetch)
+        assert (list(again.records), again.header.duplicate) == (list(fetched.records), True)
+        taken = await node.stream.ClaimRecords(claim)
+        assert (list(taken.records), taken.header.duplicate) == (list(claimed.records), True)
+        # Also without the member; what is new is refused, in the session and outside it.
+        await node.stream.LeaveGroup(pb.LeaveGroupRequest(**G, member_id=member.member_id))
+        again = await node.stream.FetchRecords(fetch)
+        assert list(again.records) == list(fetched.records)
+        fetch.options.session.sequence = claim.options.session.sequence = 3
+        for call in (node.stream.FetchRecords(fetch), node.stream.ClaimRecords(claim)):
+            assert (await refusal(call)).reason == "MEMBER_UNKNOWN"
+
+    on_a_node(tmp_path, test)
+
+
 def test_two_hundred_members_wait_and_each_record_is_one_entry_for_one_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,6 +519,23 @@ def test_two_hundred_members_wait_and_each_record_is_one_entry_for_one_of_them(
         assert len(edge.waits(0)) == 0
 
     on_a_node(tmp_path, test, shards=1)
+
+
+def test_a_fetch_that_waits_keeps_its_member(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        await create(node)
+        member = await join(node, session_ms=9_000)
+        begun_ns = (await shown(node)).members[0].expires_ns
+        waiting = asyncio.create_task(member.fetch(wait_ms=50_000))
+
+        async def renewed() -> None:
+            assert (await shown(node)).members[0].expires_ns > begun_ns
+
+        await eventually(renewed)
+        await append(node, b"late")
+        assert values(await waiting) == [b"late"]
+
+    on_a_node(tmp_path, test)
 
 
 def test_a_fetch_that_waits_follows_the_leader(tmp_path: Path) -> None:

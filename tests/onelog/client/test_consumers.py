@@ -115,6 +115,49 @@ def test_who_settles_after_its_session_ran_out_joins_again_and_is_told(tmp_path:
     with_client(tmp_path, test)
 
 
+def test_a_commit_is_of_the_generation_that_fetched_its_records(tmp_path: Path) -> None:
+    """Whatever the member has learned since, or whether it has joined again."""
+
+    async def test(client: AsyncClient) -> None:
+        stream = client.stream("s")
+        await stream.create()
+        group = stream.group("g")
+        await group.create(from_offset=0)
+        await stream.append_many(["a", "b", "c"])
+
+        async def refuse(*records: Record) -> None:
+            with pytest.raises(ConditionFailed) as stale:
+                await member.commit(records)
+            assert stale.value.reason == "GENERATION_STALE"
+
+        async with await group.join(session_s=600) as member:
+            (lost,) = await member.fetch(limit=1)
+            lost_id = member.member_id
+            await end_session(group, lost_id)
+            (again,) = await member.claim(0.0)
+            assert (again.value, member.member_id != lost_id) == (b"a", True)
+            await refuse(lost)
+            # Its one partition stays when another member joins, but a commit cannot know that.
+            other = await group.join(session_s=600)
+            assert await member.fetch() == []
+            assert member.generation == other.generation
+            await refuse(again)
+            (newer,) = await member.fetch(limit=1)
+            await refuse(again, newer)
+            assert (await group.info()).partitions[0].committed_offset == lost.offset
+            await member.commit(newer)
+            (newest,) = await member.fetch()
+            assert (await group.info()).partitions[0].committed_offset == newest.offset
+            # A copy is not known to be of any generation.
+            await other.close()
+            assert await member.fetch() == []
+            await refuse(newest)
+            await member.commit(replace(newest))
+            assert (await group.info()).partitions[0].lag == 0
+
+    with_client(tmp_path, test)
+
+
 def test_a_fetched_record_settles_itself(tmp_path: Path) -> None:
     async def test(client: AsyncClient) -> None:
         stream = client.stream("s")
