@@ -77,7 +77,7 @@ from onelog.projections.stream.reads import (
 from onelog.projections.stream.state import StreamState
 from onelog.projections.system.commands import TYPE_BATCH, Batch, encode_batch
 from onelog.projections.system.commands import decode_command as decode_system_command
-from onelog.ual.entry import Draft, Unreadable
+from onelog.ual.entry import Unreadable
 from onelog.ual.errors import EntriesDamaged
 from onelog.ual.log import Log
 from onelog.v1 import common_pb2, stream_pb2
@@ -350,24 +350,24 @@ class Fetches:
     async def _deliver(self, asked: _Asked, passed: "_Passed", answer: Any, call: Call) -> bool:
         """Read what is next and deliver it to the member; False: the filter left all of it out."""
         plan, pages, is_cut = await self._read_next(asked, passed, call)
-        drafts: list[Draft] = []
+        commands: list[Deliver] = []
         items: list[Record | Gap] = []
         for (number, start, end, _), page in zip(plan.parts, pages, strict=False):
             passed.add(number, page, end)
             if page.next_offset <= start:
                 continue  # what is next may be repaired soon
             offsets = tuple(each.offset for each in page.items if isinstance(each, Record))
-            command = Deliver(
+            commands.append(Deliver(
                 asked.stream, asked.group, asked.member, asked.generation, number,
                 start, min(page.next_offset, end), offsets,
-            )  # fmt: skip
-            session = asked.session if len(pages) == 1 else None
-            drafts.append(encode_checked(command, asked.namespace, session))
+            ))  # fmt: skip
             items += page.items
-        if not drafts or (not items and plan.is_filtered):
+        if not commands or (not items and plan.is_filtered):
             if is_cut:  # the next fetch may find it repaired
                 self._nothing(asked, answer, passed)
             return is_cut
+        session = asked.session if len(commands) == 1 else None
+        drafts = [encode_checked(each, asked.namespace, session) for each in commands]
         if len(drafts) > 1:
             drafts = encode_batch(drafts, (), asked.namespace, asked.session)
         written = await self._edge.write(asked.shard, drafts, asked.options, call)
