@@ -492,8 +492,8 @@ class QueueState:
                 break
             level, name, is_alone = found
             before = len(rows)
-            if not stays or name != tenant:
-                turn_count = 0
+            # Entries may be outdated, of which other replicas have others: only messages count.
+            had = turn_count if stays and name == tenant else 0
             if passed:
                 if level.first(level.priority, is_next) is not None:
                     self._lease_from(level, 1, deadline_ns, tokens, rows)
@@ -502,13 +502,13 @@ class QueueState:
             elif ageing_ns or level.late:
                 self._lease_from(level, 1, deadline_ns, tokens, rows)
             elif config.tenant_weights:
-                left = config.find_weight(name) - turn_count
+                left = config.find_weight(name) - had
                 self._lease_from(level, min(left, count - before), deadline_ns, tokens, rows)
             else:
                 name = self._lease_in_turns(name, deadline_ns, tokens, rows)
             if len(rows) > before:
                 tenant = name
-                turn_count = (turn_count + len(rows) - before) % config.find_weight(name)
+                turn_count = (had + len(rows) - before) % config.find_weight(name)
         if rows:
             if tenant != self.last_tenant:
                 self.change("last_tenant", tenant)

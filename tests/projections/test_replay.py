@@ -6,7 +6,7 @@ Hashes after every group, all answers and all snapshot bytes must be the same.
 """
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from onelog.projections.kv import commands as kv_commands
@@ -40,6 +40,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 @given(seed=seeds)
+@example(seed=123)  # outdated entries of a ready queue ended the turn of a tenant with a weight
 @settings(max_examples=3, deadline=None)
 def test_a_log_means_the_same_however_it_is_applied(seed: int) -> None:
     compare_replicas(seed)
