@@ -41,7 +41,7 @@ class Timed:
 
 
 async def put(endpoint: str, callers: int, count: int) -> None:
-    """Write keys with so many callers at once."""
+    """Write keys with this number of concurrent callers."""
     async with AsyncClient(endpoint, timeout_s=READY_S) as client:
 
         async def call(number: int) -> None:
